@@ -161,7 +161,7 @@ pub use clone_tree::ClonedTree;
 pub use error::Error;
 pub use file::{File, FileOptions};
 pub use held::Held;
-pub use members::{FoundDevice, FoundVolume, find_members, scan};
+pub use members::{FoundDevice, FoundVolume, find_members, find_members_to_use, scan};
 pub use mount_options::{
     MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, Transport, Wake, WriteCache,
 };

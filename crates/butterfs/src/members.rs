@@ -16,6 +16,7 @@ use crate::Error;
 use butterfs_device::{Access, BlockDevice, FileDevice, probe};
 use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset, Generation, UuidBytes};
+use butterfs_store::{MemberFault, OnReplacement, StoreError};
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -251,25 +252,54 @@ fn changed_apart(one: &Superblock, other: &Superblock) -> bool {
 /// list.
 #[must_use]
 pub fn find_members(path: &Path) -> Vec<PathBuf> {
-    find(path, |own| {
-        own.num_devices > 1 || own.device.id == DeviceId::REPLACEMENT
-    })
+    find(path, OnReplacement::Refuse).members
 }
 
-/// As [`find_members`], but looks for the target of the kernel's replacement
-/// also if the volume has only one device.
-pub(crate) fn find_members_and_target(path: &Path) -> Vec<PathBuf> {
-    find(path, |_| true)
-}
-
-fn find(path: &Path, has_others: impl Fn(&Superblock) -> bool) -> Vec<PathBuf> {
-    let mut members = vec![path.to_owned()];
-    let own = look(path).map(|found| found.superblock);
-    let Some(own) = own.filter(has_others) else {
-        return members;
+/// As [`find_members`], for a volume that is used.
+///
+/// # Errors
+/// [`MemberFault::OlderCopy`] if a newer state of the device at `path` lies
+/// beside it. The other devices go with that one.
+pub fn find_members_to_use(
+    path: &Path,
+    on_replacement: OnReplacement,
+) -> Result<Vec<PathBuf>, Error> {
+    let beside = find(path, on_replacement);
+    let Some((id, newer)) = beside.newer else {
+        return Ok(beside.members);
     };
-    let Ok(facts) = path.metadata() else {
-        return members;
+    Err(StoreError::from(MemberFault::OlderCopy {
+        device: path.display().to_string(),
+        id,
+        newer: newer.display().to_string(),
+    })
+    .into())
+}
+
+/// What lies beside a device.
+struct Beside {
+    /// The devices of the volume, that device first.
+    members: Vec<PathBuf>,
+    /// The same device in a newer state, and its number.
+    newer: Option<(DeviceId, PathBuf)>,
+}
+
+/// Looks for the devices of a volume. If an interrupted replacement of a device
+/// is to be ended, it looks for its target also if the volume has only one
+/// device.
+fn find(path: &Path, on_replacement: OnReplacement) -> Beside {
+    let mut members = vec![path.to_owned()];
+    let has_others = |own: &Superblock| {
+        on_replacement == OnReplacement::Cancel
+            || own.num_devices > 1
+            || own.device.id == DeviceId::REPLACEMENT
+    };
+    let own = look(path).map(|found| found.superblock).filter(has_others);
+    let (Some(own), Ok(facts)) = (own, path.metadata()) else {
+        return Beside {
+            members,
+            newer: None,
+        };
     };
     let places = if facts.is_file() {
         let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
@@ -283,8 +313,19 @@ fn find(path: &Path, has_others: impl Fn(&Superblock) -> bool) -> Vec<PathBuf> {
         let is_of_volume = other.fsid == own.fsid || changed_apart(&own, other);
         is_of_volume && other.device.id != own.device.id
     };
-    let (others, strange): (Vec<Found>, Vec<Found>) =
-        look_at(places).into_iter().partition(is_other);
+    let is_newer = |found: &&Found| {
+        let other = &found.superblock;
+        let place = |of: &Superblock| (of.fsid, of.device.id);
+        own.num_devices > 1
+            && place(other) == place(&own)
+            && other.generation > own.generation
+            && !found.is_first_damaged
+    };
+    let found = look_at(places);
+    let newer = found.iter().filter(is_newer);
+    let newer = newer.max_by_key(|found| found.superblock.generation);
+    let newer = newer.map(|found| (own.device.id, found.path.clone()));
+    let (others, strange): (Vec<Found>, Vec<Found>) = found.into_iter().partition(is_other);
     let (damaged, good): (Vec<Found>, Vec<Found>) =
         others.into_iter().partition(|found| found.is_first_damaged);
     let mut ids: BTreeSet<DeviceId> = BTreeSet::from([own.device.id]);
@@ -306,7 +347,7 @@ fn find(path: &Path, has_others: impl Fn(&Superblock) -> bool) -> Vec<PathBuf> {
             .filter(|found| !ids.contains(&found.superblock.device.id));
         members.extend(missing.map(|found| found.path));
     }
-    members
+    Beside { members, newer }
 }
 
 /// Whether a device belongs to a seed: a volume that others grow from.

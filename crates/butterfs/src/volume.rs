@@ -134,10 +134,7 @@ impl Volume {
             let device = part::open_part(path, options.store.access, options.part)?;
             return Self::open_device(device, options);
         }
-        let paths = match options.store.on_replacement {
-            OnReplacement::Refuse => crate::find_members(path),
-            OnReplacement::Cancel => crate::members::find_members_and_target(path),
-        };
+        let paths = crate::find_members_to_use(path, options.store.on_replacement)?;
         Self::open_all(&paths, options)
     }
 

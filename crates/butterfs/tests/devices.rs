@@ -2,8 +2,8 @@
 //! a device, and what is believed of a device that comes back.
 
 use butterfs::{
-    Access, BlockDevice, Degraded, Error, MemberFault, MemberState, MemoryDevice, OpenOptions,
-    StoreError, Volume,
+    Access, BlockDevice, DataCow, Degraded, Error, MemberFault, MemberState, MemoryDevice,
+    OpenOptions, StoreError, Volume,
 };
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_device::fault::{Fault, When};
@@ -277,6 +277,52 @@ fn one_commit_behind_is_a_crash() {
     drop(volume);
     let volume = open(&memory, Degraded::Refused).unwrap();
     assert_files(&volume, 0..4);
+}
+
+/// A device that was away for one commit, or a copy of it from before: its data
+/// without checksums are old, and nothing but the other device tells.
+#[test]
+fn data_without_checksums_of_a_device_one_commit_behind() {
+    const LENGTH: usize = 3_000_000;
+    for (profile, count) in [
+        (ProfileChoice::Raid1, 2),
+        (ProfileChoice::Raid10, 4),
+        (ProfileChoice::Raid1c3, 3),
+    ] {
+        let memory = made(profile, profile, &vec![300; count]);
+        let mut in_place = options(Access::ReadWrite, Degraded::Refused);
+        in_place.files.data_cow = DataCow::Off;
+        let volume = Volume::open_devices(devices(&memory), in_place.clone()).unwrap();
+        volume.write_file(b"bare", &content(1, LENGTH)).unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        let volume = Volume::open_devices(devices(&memory), in_place.clone()).unwrap();
+        let before: Vec<_> = memory.iter().map(|device| device.snapshot()).collect();
+        let id = volume.resolve(b"bare").unwrap();
+        let file = volume.files().inode(id).unwrap();
+        volume.write_at(&file, 0, &content(2, LENGTH)).unwrap();
+        volume.files().flush_inode(&file).unwrap();
+        volume.commit().unwrap();
+        volume.shut_down();
+        drop((file, volume));
+        for (away, old) in before.iter().enumerate() {
+            let mut memory = copied(&memory);
+            memory[away] = Arc::new(old.snapshot());
+            let volume = open(&memory, Degraded::Refused).unwrap();
+            volume.write_file(b"another", b"x").unwrap();
+            volume.close().unwrap();
+            drop(volume);
+            // Now the devices count as equal, and each is read alone.
+            for without in 0..memory.len() {
+                let mut rest = copied(&memory);
+                rest.remove(without);
+                let readable = options(Access::ReadOnly, Degraded::Allowed);
+                let volume = Volume::open_devices(devices(&rest), readable).unwrap();
+                let read = volume.read_file(b"bare").unwrap();
+                assert!(read == content(2, LENGTH), "{profile}, {away}, {without}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -6,7 +6,8 @@ use crate::requests::{Server, Transported};
 use crate::service::{Farewell, Runner};
 use crate::{join, options, place, service, source, uring};
 use butterfs::{
-    Access, BlockDevice, FileDevice, MountOptions, Part, Subvolume, Transport, TreeId, Volume,
+    Access, BlockDevice, FileDevice, MountOptions, OnReplacement, Part, Subvolume, Transport,
+    TreeId, Volume,
 };
 use butterfs_device::DeviceError;
 use butterfs_fuse::mount::{MountError, MountKind, UnmountMode, Unmounter};
@@ -162,7 +163,7 @@ pub fn mount(
         error,
     })?;
     let mut devices = vec![part];
-    for member in others(source, options) {
+    for member in others(source, options)? {
         // Several volumes may have one seed.
         let access = match butterfs::is_seed(&member) && !butterfs::is_seed(source) {
             true => Access::ReadOnly,
@@ -206,14 +207,15 @@ pub fn mount(
 
 /// The other devices of a volume: those that the options name, or otherwise
 /// those that are found.
-fn others(source: &Path, options: &MountOptions) -> Vec<PathBuf> {
+fn others(source: &Path, options: &MountOptions) -> Result<Vec<PathBuf>, ServerError> {
     if options.devices.is_empty() {
-        return butterfs::find_members(source).split_off(1);
+        let mut found = butterfs::find_members_to_use(source, OnReplacement::Refuse)?;
+        return Ok(found.split_off(1));
     }
     let is_source = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path == source);
     let devices = options.devices.iter();
     // As in fstab, the source may be among them.
-    devices.filter(|path| !is_source(path)).cloned().collect()
+    Ok(devices.filter(|path| !is_source(path)).cloned().collect())
 }
 
 /// Opens the device; `None` if its volume is served already and was joined.

@@ -35,6 +35,7 @@ pub mod member_fault;
 mod members;
 mod one_history;
 pub mod options;
+mod renew;
 pub mod space_fault;
 mod sprout;
 mod stripe_tree;
@@ -108,6 +109,10 @@ impl Store {
         }
         let mut store = store_of(engine, options);
         store.replacement_targets = members.take_targets();
+        let behind = members.one_behind();
+        if options.access == Access::ReadWrite && !behind.is_empty() {
+            store.renew(&behind)?;
+        }
         Ok(store)
     }
 

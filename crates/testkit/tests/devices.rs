@@ -296,6 +296,18 @@ fn devices_are_found_in_a_directory() {
         "{twice}"
     );
     Volume::open_all(&images, OpenOptions::read_only()).unwrap();
+    // An older copy is left out, and cannot be named while the newer one is there.
+    let volume = Volume::open_all(&images, OpenOptions::default()).unwrap();
+    volume.write_file(b"/new", b"new").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    Volume::open(&images[1], OpenOptions::read_only()).unwrap();
+    let older = Volume::open(dir.path().join("copy.img"), OpenOptions::default());
+    let older = older.map(drop).unwrap_err().to_string();
+    assert!(
+        older.contains("copy.img is an older copy of") && older.contains("0.img"),
+        "{older}"
+    );
     std::fs::remove_file(&images[2]).unwrap();
     let mut degraded = OpenOptions::read_only();
     let missing = Volume::open_all(&images[..2], degraded.clone());

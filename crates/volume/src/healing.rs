@@ -61,7 +61,7 @@ const TURN: u64 = 1 << 20;
 
 /// One piece of a range: contiguous in each of its copies.
 pub(crate) struct Piece {
-    logical: Logical,
+    pub(crate) logical: Logical,
     pub(crate) mapping: Mapping,
 }
 

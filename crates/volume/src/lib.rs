@@ -27,6 +27,7 @@ mod member;
 mod parity;
 pub mod placement;
 mod profile;
+mod renew;
 mod rows;
 mod space;
 mod stats;

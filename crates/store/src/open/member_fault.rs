@@ -47,6 +47,19 @@ pub enum MemberFault {
         /// The number that both have.
         id: DeviceId,
     },
+    /// An older copy of a device that is there, too.
+    #[error(
+        "{device} is an older copy of {newer}, device {id} of the volume; give {newer}, or move one \
+         of them elsewhere"
+    )]
+    OlderCopy {
+        /// It.
+        device: String,
+        /// The number of the device.
+        id: DeviceId,
+        /// The newer one.
+        newer: String,
+    },
     /// The target of a replacement without a device of the volume.
     #[error(
         "{0} is the target of the kernel's replacement of a device, which was interrupted; give the \

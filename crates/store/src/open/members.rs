@@ -5,10 +5,11 @@
 //!
 //! All nodes of a commit are on every device before the first superblock names
 //! them. So a crash between two superblocks leaves a device that is one commit
-//! behind and has everything. Its copies without checksums are still read last. A
-//! device that is further behind lacks what was written since: it is stale. A
-//! commit that a device falls out of is followed by others at once, so that a
-//! device which fell out is always more than one behind.
+//! behind and has everything. Its copies without checksums are still read last,
+//! and compared before the next commit ([`super::renew`]). A device that is
+//! further behind lacks what was written since: it is stale. A commit that a
+//! device falls out of is followed by others at once, so that a device which fell
+//! out is always more than one behind.
 //!
 //! A device that is away when the volume is opened for writing may be one commit
 //! ahead of the others: it was lost in a crash that came between the superblocks.
@@ -210,6 +211,12 @@ impl Members {
     fn behind(&self, one: &Given) -> u64 {
         let newest = self.superblock().generation.get();
         newest.saturating_sub(one.superblock().generation.get())
+    }
+
+    /// Devices that lack the last commit only. They are used.
+    pub(super) fn one_behind(&self) -> BTreeSet<DeviceId> {
+        let given = self.given.iter().filter(|one| self.behind(one) == 1);
+        given.map(Given::id).collect()
     }
 
     /// The devices in the form that the volume's space takes, as far as they
