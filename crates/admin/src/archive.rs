@@ -2,17 +2,20 @@
 //!
 //! Owns what a member of an archive is, and reading the members one after the
 //! other. The crate `tar` owns the format. This module adds the fields of pax
-//! headers (owner, times, extended attributes) and verifies paths. Archives are
+//! headers (names, owner, times, extended attributes) and verifies paths. Archives are
 //! hostile: a path that leads out of the archive is an error, and so is what
 //! cannot be understood.
 
+mod acl;
+mod pax;
+
+pub use acl::record as acl_record;
 use butterfs_format::item::NAME_MAX;
 use butterfs_format::item::inode::Timespec;
+use pax::{BadRecords, Record, Seeing};
 use std::io::{self, BufRead, BufReader, Read};
 use tar::{Archive, EntryType};
 
-/// The most bytes of extended attributes and other pax records of one member.
-const RECORDS_MAX: u64 = 16 << 20;
 /// The most bytes of a symbolic link's target, as in Linux.
 const SYMLINK_MAX: usize = 4095;
 
@@ -119,11 +122,13 @@ pub fn read<E: From<ArchiveError>>(
     input: impl Read,
     visit: &mut dyn FnMut(Member, &mut dyn Read) -> Result<(), E>,
 ) -> Result<(), E> {
+    let (input, seen) = Seeing::new(input);
     let mut archive = Archive::new(input);
     let entries = archive.entries().map_err(ArchiveError::from)?;
     for entry in entries {
         let mut entry = entry.map_err(ArchiveError::from)?;
-        if let Some(member) = member(&mut entry)? {
+        let records = seen.borrow().records();
+        if let Some(member) = member(&entry, records)? {
             visit(member, &mut entry)?;
         }
     }
@@ -132,18 +137,43 @@ pub fn read<E: From<ArchiveError>>(
 
 /// Returns the member that an entry describes; `None` if the entry is a header
 /// for other entries.
-fn member<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Member>, ArchiveError> {
+fn member<R: Read>(
+    entry: &tar::Entry<'_, R>,
+    records: Result<Vec<Record>, BadRecords>,
+) -> Result<Option<Member>, ArchiveError> {
     let kind = entry.header().entry_type();
     if matches!(kind, EntryType::XGlobalHeader | EntryType::XHeader) {
         return Ok(None);
     }
-    let text = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+    let bad = |path: &[u8], field| ArchiveError::Field {
+        path: String::from_utf8_lossy(path).into_owned(),
+        field,
+    };
+    let records = records.map_err(|fault| {
+        let field = match fault {
+            BadRecords::Malformed => "pax header",
+            BadRecords::TooLarge => "pax header (more than 16 MiB)",
+        };
+        bad(&entry.path_bytes(), field)
+    })?;
+    let record = |wanted: &[u8]| {
+        let found = records.iter().rev().find(|(key, _)| key == wanted);
+        found.map(|(_, value)| value.clone())
+    };
+    let raw_path = record(b"path").unwrap_or_else(|| entry.path_bytes().into_owned());
+    let of_header = || entry.link_name_bytes().map(std::borrow::Cow::into_owned);
+    let link = record(b"linkpath").or_else(of_header);
+    let text = String::from_utf8_lossy(&raw_path).into_owned();
+    // A size behind a record that the crate does not understand is unknown to
+    // it, and the content would be cut.
+    if pax::size_in(&records).is_some_and(|size| size != entry.size()) {
+        return Err(bad(&raw_path, "size, in a pax header with line breaks"));
+    }
     let field = |field| {
         let path = text.clone();
         move |_: io::Error| ArchiveError::Field { path, field }
     };
-    let path = components(&entry.path_bytes())?;
-    let link = entry.link_name_bytes().map(std::borrow::Cow::into_owned);
+    let path = components(&raw_path)?;
     let header = entry.header();
     let device = || -> Result<u64, ArchiveError> {
         let number = "device number";
@@ -191,58 +221,80 @@ fn member<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Member>, Arch
         uid: id(header.uid().map_err(field("user"))?, "user")?,
         gid: id(header.gid().map_err(field("group"))?, "group")?,
         mtime: Timespec {
-            seconds: i64::try_from(mtime).unwrap_or(i64::MAX),
+            // GNU tar writes times before 1970 as negative numbers.
+            seconds: mtime.cast_signed(),
             nanoseconds: 0,
         },
         size: entry.size(),
         attributes: Vec::new(),
     };
-    add_records(entry, &mut member, &text)?;
+    for record in &records {
+        add_record(record, &mut member).map_err(|field| bad(&raw_path, field))?;
+    }
     Ok(Some(member))
 }
 
-/// Changes a member by its pax records.
-fn add_records<R: Read>(
-    entry: &mut tar::Entry<'_, R>,
-    member: &mut Member,
-    text: &str,
-) -> Result<(), ArchiveError> {
+/// Changes a member by a pax record.
+///
+/// # Errors
+/// The name of the field that cannot be understood.
+fn add_record((key, value): &Record, member: &mut Member) -> Result<(), &'static str> {
     const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
-    let bad = |field| ArchiveError::Field {
-        path: text.to_owned(),
-        field,
-    };
-    let mut taken = 0_u64;
-    let Some(records) = entry.pax_extensions()? else {
-        return Ok(());
-    };
-    for record in records {
-        let record = record?;
-        let (key, value) = (record.key_bytes(), record.value_bytes());
-        taken = taken.saturating_add(value.len() as u64);
-        if taken > RECORDS_MAX {
-            return Err(bad("pax header"));
+    let number = || std::str::from_utf8(value).ok()?.parse().ok();
+    match &key[..] {
+        b"uid" => member.uid = number().ok_or("user")?,
+        b"gid" => member.gid = number().ok_or("group")?,
+        b"mtime" => member.mtime = moment(value).ok_or("time")?,
+        b"SCHILY.acl.access" | b"SCHILY.acl.default" => {
+            let list = acl::attribute(key.ends_with(b"default"), value);
+            let list = list.map_err(|acl::NoList| {
+                "access control list (it names users or groups that this machine does not have, or \
+                 is malformed; tar --numeric-owner writes numbers)"
+            })?;
+            // An attribute with the same list has no names to be resolved.
+            let is_new = |(name, _): &(Vec<u8>, Vec<u8>)| {
+                !member.attributes.iter().any(|(known, _)| known == name)
+            };
+            member.attributes.extend(list.filter(is_new));
         }
-        let number = || std::str::from_utf8(value).ok()?.parse().ok();
-        match key {
-            b"uid" => member.uid = number().ok_or_else(|| bad("user"))?,
-            b"gid" => member.gid = number().ok_or_else(|| bad("group"))?,
-            b"mtime" => member.mtime = moment(value).ok_or_else(|| bad("time"))?,
-            _ => {
-                // The content would be a map of the file and its pieces.
-                if key.starts_with(b"GNU.sparse.") {
-                    return Err(bad("form (a sparse file of pax)"));
+        // The content would be a map of the file and its pieces.
+        key if key.starts_with(b"GNU.sparse.") => return Err("form (a sparse file of pax)"),
+        key => {
+            if let Some(name) = key.strip_prefix(ATTRIBUTE) {
+                let name = decoded(name);
+                if name.len() > NAME_MAX || !is_text(&name) {
+                    return Err("attribute name (1 to 255 bytes without NUL)");
                 }
-                if let Some(name) = key.strip_prefix(ATTRIBUTE) {
-                    if name.len() > NAME_MAX || !is_text(name) {
-                        return Err(bad("attribute name (1 to 255 bytes without NUL)"));
-                    }
-                    member.attributes.push((name.to_vec(), value.to_vec()));
-                }
+                member.attributes.retain(|(known, _)| *known != name);
+                member.attributes.push((name, value.clone()));
             }
         }
     }
     Ok(())
+}
+
+/// The name of an attribute. A `=` would end the key of its record, so tar writes
+/// `%3D` for it, and `%25` for `%`.
+fn decoded(name: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(name.len());
+    let mut rest = name;
+    while let Some((first, later)) = rest.split_first() {
+        let (byte, later) = match rest.get(..3) {
+            Some(b"%3D") => (b'=', &rest[3..]),
+            Some(b"%25") => (b'%', &rest[3..]),
+            _ => (*first, later),
+        };
+        plain.push(byte);
+        rest = later;
+    }
+    plain
+}
+
+/// The name of an attribute as a key of a pax record has it.
+#[must_use]
+pub fn attribute_key(name: &str) -> String {
+    let name = name.replace('%', "%25").replace('=', "%3D");
+    format!("SCHILY.xattr.{name}")
 }
 
 /// Parses a time as pax writes it, such as `1700000000.123456789`.
@@ -313,6 +365,17 @@ mod tests {
         for bad in ["", "x", "1.-2", "1.2.3"] {
             assert_eq!(time(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn names_of_attributes_are_encoded() {
+        for name in ["user.a", "user.a=b%c%3D", "user.%", "user.%2"] {
+            let key = attribute_key(name);
+            assert!(!key.contains('='), "{key}");
+            let key = key.strip_prefix("SCHILY.xattr.").unwrap();
+            assert_eq!(decoded(key.as_bytes()), name.as_bytes());
+        }
+        assert_eq!(decoded(b"user.50%-off"), b"user.50%-off");
     }
 
     #[test]

@@ -403,6 +403,146 @@ fn archives_in_and_out() {
     bench.check();
 }
 
+/// What archives of tar have in pax records and in old headers, in and out.
+#[test]
+fn records_of_archives() {
+    let bench = Bench::new();
+    let run = |program: &str, words: &[&str]| {
+        let output = Command::new(program)
+            .args(words)
+            .current_dir(bench.path(""))
+            .output()
+            .expect("it runs");
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    fs::create_dir_all(bench.path("in/dir")).expect("a directory");
+    let long = format!("in/dir/{}\nname", "n".repeat(150));
+    for (name, content) in [("in/file", "file\n"), (&long, "long\n")] {
+        fs::write(bench.path(name), content).expect("a file");
+    }
+    let lines = "a value\nof 3 lines\n12 user=x\n";
+    for (name, value) in [
+        ("user.lines", lines),
+        ("user.a=b%c%3D", "equals"),
+        ("user.last", "\n"),
+    ] {
+        run("setfattr", &["-n", name, "-v", value, "in/file"]);
+        run("setfattr", &["-n", name, "-v", value, &long]);
+    }
+    run("setfacl", &["-m", "u:4711:r,g:4712:rw,m:rw", "in/file"]);
+    run("setfacl", &["-d", "-m", "u:4711:rwx", "in/dir"]);
+    run("touch", &["-d", "@-86400.5", "in/file"]);
+    let packed = [
+        "--xattrs",
+        "--acls",
+        "--numeric-owner",
+        "-cf",
+        "in.tar",
+        "in",
+    ];
+    run("tar", &[&["--format=posix"], &packed[..]].concat());
+    bench.run(&["tar", "extract", "-f", "in.tar", "volume:/"]);
+    bench.run(&["tar", "create", "-f", "out.tar", "volume:/in"]);
+    bench.run(&["mkdir", "volume:/again"]);
+    bench.run(&["tar", "extract", "-f", "out.tar", "volume:/again"]);
+    bench.check();
+    bench.run(&["copy", "-q", "volume:/in", "back"]);
+    bench.run(&["copy", "-q", "volume:/again/in", "back2"]);
+    for back in ["back", "back2"] {
+        let facts = |top: &str| {
+            let long = long.replacen("in", top, 1);
+            let file = format!("{top}/file");
+            let seconds = fs::metadata(bench.path(&file)).expect("it").mtime();
+            let dump = run(
+                "getfattr",
+                &["--absolute-names", "-dm", "user.", &file, &long],
+            );
+            let dir = format!("{top}/dir");
+            let acl = run("getfacl", &["-n", "--omit-header", &file, &dir]);
+            (
+                seconds,
+                dump.replace(&format!("file: {top}"), "file: TOP"),
+                acl,
+            )
+        };
+        assert_eq!(facts("in"), facts(back), "{back}");
+        assert!(facts(back).2.contains("user:4711:r--"), "{}", facts(back).2);
+    }
+    // tar gets the lists by `--acls`, as it writes them.
+    fs::create_dir(bench.path("by tar")).expect("a directory");
+    run("tar", &["--acls", "-C", "by tar", "-xpf", "out.tar"]);
+    let acl = |top: &str| {
+        let [file, dir] = ["file", "dir"].map(|name| format!("{top}/{name}"));
+        run("getfacl", &["-n", "--omit-header", &file, &dir])
+    };
+    assert_eq!(acl("by tar/in"), acl("in"));
+    // GNU headers have times before 1970 in base 256.
+    run("tar", &["--format=gnu", "-cf", "gnu.tar", "in/file"]);
+    bench.run(&["mkdir", "volume:/gnu"]);
+    bench.run(&["tar", "extract", "-f", "gnu.tar", "volume:/gnu"]);
+    bench.run(&["copy", "-q", "volume:/gnu", "old"]);
+    let seconds = |path: &str| fs::metadata(bench.path(path)).expect("it").mtime();
+    assert_eq!(seconds("old/in/file"), seconds("in/file"));
+}
+
+/// What an archive lists last counts, and links of the volume stay.
+#[test]
+fn archives_over_what_is_there() {
+    let bench = Bench::new();
+    let tar = |words: &[&str]| {
+        let output = Command::new("tar")
+            .args(words)
+            .current_dir(bench.path(""))
+            .output();
+        assert!(output.expect("tar runs").status.success(), "tar {words:?}");
+    };
+    let mode = |mode: u32| {
+        let dir = bench.path("dir");
+        fs::set_permissions(dir, fs::Permissions::from_mode(mode)).expect("a mode");
+    };
+    fs::create_dir(bench.path("dir")).expect("a directory");
+    mode(0o755);
+    tar(&["--no-recursion", "-cf", "twice.tar", "dir"]);
+    mode(0o700);
+    tar(&["--no-recursion", "-rf", "twice.tar", "dir"]);
+    bench.run(&["tar", "extract", "-f", "twice.tar", "volume:/"]);
+    let listed = bench.run(&["ls", "-l", "volume:/"]);
+    assert!(listed.contains("drwx------"), "{listed}");
+
+    // The volume's own links, and a link of the archive behind one of them.
+    fs::create_dir_all(bench.path("tree/usr/lib")).expect("a directory");
+    symlink("usr/lib", bench.path("tree/lib")).expect("a link");
+    symlink("usr/bin", bench.path("tree/bin")).expect("a link");
+    bench.run(&["copy", "-q", "tree", "volume:/root"]);
+    fs::create_dir_all(bench.path("over/lib/deep")).expect("a directory");
+    fs::create_dir_all(bench.path("over/usr")).expect("a directory");
+    fs::create_dir_all(bench.path("over/bin")).expect("a directory");
+    fs::write(bench.path("over/lib/deep/new"), "new\n").expect("a file");
+    fs::write(bench.path("over/bin/tool"), "tool\n").expect("a file");
+    symlink("/dir", bench.path("over/usr/bin")).expect("a link");
+    tar(&[
+        "--no-recursion",
+        "-C",
+        "over",
+        "-cf",
+        "over.tar",
+        "lib/deep/new",
+        "usr/bin",
+        "bin/tool",
+    ]);
+    bench.run(&["tar", "extract", "-f", "over.tar", "volume:/root"]);
+    assert_eq!(
+        bench.run(&["cat", "volume:/root/usr/lib/deep/new"]),
+        "new\n"
+    );
+    assert_eq!(bench.run(&["cat", "volume:/root/bin/tool"]), "tool\n");
+    let listed = bench.run(&["ls", "-l", "volume:/root"]);
+    assert!(listed.contains("lib -> usr/lib"), "{listed}");
+    refused(&bench, &["cat", "volume:/dir/tool"], "no such file");
+    bench.check();
+}
+
 #[test]
 fn archives_that_lie_are_refused() {
     let bench = Bench::new();

@@ -58,7 +58,8 @@ impl OwnerMap {
         Some(range.to + (id - range.from))
     }
 
-    /// Changes the owners of a file, including those in its access control lists.
+    /// Changes the owners of a file, including those in its access control lists
+    /// and capabilities.
     pub(super) fn apply(
         &self,
         metadata: &mut Metadata,
@@ -78,6 +79,9 @@ impl OwnerMap {
         for (name, value) in &mut metadata.attributes {
             if name.starts_with(b"system.posix_acl_") {
                 map_acl(value, &map)?;
+            }
+            if name == b"security.capability" {
+                map_capabilities(value, &map)?;
             }
         }
         Ok(())
@@ -101,6 +105,22 @@ fn map_acl(
             let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
             entry[4..].copy_from_slice(&map(id)?.to_le_bytes());
         }
+    }
+    Ok(())
+}
+
+/// Changes the user in file capabilities: version 3 has the number of the user
+/// namespace's root at its end (capabilities(7)).
+fn map_capabilities(
+    value: &mut [u8],
+    map: &dyn Fn(u32) -> Result<u32, BuildError>,
+) -> Result<(), BuildError> {
+    const VERSION_3: u8 = 3;
+    let Some((rest, root)) = value.split_last_chunk_mut::<4>() else {
+        return Ok(());
+    };
+    if rest.len() == 20 && rest[3] == VERSION_3 {
+        *root = map(u32::from_le_bytes(*root))?.to_le_bytes();
     }
     Ok(())
 }
@@ -130,6 +150,24 @@ mod tests {
         assert_eq!((metadata.uid, metadata.gid), (0, 1000));
         acl[16..20].copy_from_slice(&33_u32.to_le_bytes());
         assert_eq!(metadata.attributes[&name], acl);
+        let capabilities = |version: u8, root: u32| {
+            let mut value = vec![1, 0, 0, version];
+            value.extend([0x0a; 16]);
+            if version == 3 {
+                value.extend(root.to_le_bytes());
+            }
+            value
+        };
+        let name = b"security.capability".to_vec();
+        for (before, after) in [
+            (capabilities(3, 1000), capabilities(3, 0)),
+            (capabilities(2, 0), capabilities(2, 0)),
+        ] {
+            (metadata.uid, metadata.gid) = (1000, 1000);
+            metadata.attributes = [(name.clone(), before)].into();
+            map.apply(&mut metadata, &[]).unwrap();
+            assert_eq!(metadata.attributes[&name], after);
+        }
         metadata.uid = 1001;
         assert!(map.apply(&mut metadata, &[]).is_err());
         for bad in ["", "1:2", "1:2:x", "1:2:0", "4294967295:0:2"] {

@@ -2,6 +2,7 @@
 
 use crate::fail::{Context, Done, Failure};
 use butterfs::{Attributes, Inode, InodeId, Timespec, Volume, Walk};
+use butterfs_admin::archive::{acl_record, attribute_key};
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io::{self, Read, Write};
@@ -150,7 +151,11 @@ impl<W: Write> Work<'_, W> {
             match String::from_utf8(name) {
                 Ok(name) => {
                     let value = files.get_xattr(of.id, name.as_bytes())?;
-                    records.push((format!("SCHILY.xattr.{name}"), value));
+                    // Of the attribute, tar takes no notice.
+                    if let Some((key, text)) = acl_record(name.as_bytes(), &value) {
+                        records.push((key.to_owned(), text.into_bytes()));
+                    }
+                    records.push((attribute_key(&name), value));
                 }
                 Err(_) => self.left.attributes += 1,
             }

@@ -9,11 +9,14 @@ use butterfs::{
     FileType, FsError, Inode, InodeId, NewInode, Owner, SetAttributes, SetMode, SetTime, Volume,
 };
 use butterfs_admin::archive::{self, ArchiveError, Member, MemberKind};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 
 const STEP: usize = 1 << 20;
+/// The most symbolic links that are followed in one path, as in Linux.
+const LINKS_MAX: usize = 40;
 
 struct Work<'a> {
     volume: &'a Volume,
@@ -23,6 +26,10 @@ struct Work<'a> {
     files: u64,
     /// Attributes that volumes do not accept.
     left_out: u64,
+    /// Where the root is in the volume.
+    root_path: &'a [u8],
+    /// Symbolic links that came from the archive.
+    links: HashSet<InodeId>,
     /// Directories, which get their times after their content.
     directories: Vec<(Arc<Inode>, Member)>,
 }
@@ -68,6 +75,8 @@ impl Extract {
                 is_own: self.no_owner,
                 files: 0,
                 left_out: 0,
+                root_path: self.place.path.as_encoded_bytes(),
+                links: HashSet::new(),
                 directories: Vec::new(),
             };
             let read = archive::read(input, &mut |member, content| {
@@ -127,18 +136,60 @@ impl Work<'_> {
         self.other(parent, name, &member, content)
     }
 
-    /// The directory at a path; it is made if it is missing.
+    /// The directory at a path; it is made if it is missing. Links that the
+    /// volume had before lead to it. A link of the archive is replaced, so that
+    /// no member can lead others elsewhere.
     fn directory(&self, path: &[Vec<u8>]) -> Result<InodeId, Failure> {
+        let files = self.volume.files();
         let mut at = self.root;
-        for name in path {
-            at = self.make_directory(at, name)?;
+        for (depth, name) in (1..).zip(path) {
+            let there = files.lookup(at, name).ok();
+            let is_own = |inode: &InodeId| !self.links.contains(inode);
+            let link = there.filter(|there| there.kind == FileType::Symlink);
+            at = match link.map(|link| link.inode).filter(is_own) {
+                Some(_) => match self.behind_link(&path[..depth]) {
+                    Some(directory) => directory,
+                    None => self.make_directory(at, name)?,
+                },
+                None => self.make_directory(at, name)?,
+            };
         }
         Ok(at)
     }
 
+    /// The directory at a path, through links of the volume alone.
+    fn behind_link(&self, path: &[Vec<u8>]) -> Option<InodeId> {
+        let files = self.volume.files();
+        let names_of = |path: &[u8]| -> Vec<Vec<u8>> {
+            let names = path.split(|byte| *byte == b'/').rev();
+            let names = names.filter(|name| !name.is_empty() && *name != b".");
+            names.map(<[u8]>::to_vec).collect()
+        };
+        let mut rest = names_of(&[self.root_path, b"/", &path.join(&b'/')].concat());
+        let (mut at, mut links) = (files.root(), 0);
+        while let Some(name) = rest.pop() {
+            let there = files.lookup(at, &name).ok()?;
+            match there.kind {
+                FileType::Directory => at = there.inode,
+                FileType::Symlink if !self.links.contains(&there.inode) => {
+                    links += 1;
+                    if links > LINKS_MAX {
+                        return None;
+                    }
+                    let target = files.read_link(there.inode).ok()?;
+                    if target.starts_with(b"/") {
+                        at = files.root();
+                    }
+                    rest.extend(names_of(&target));
+                }
+                _ => return None,
+            }
+        }
+        Some(at)
+    }
+
     /// A directory of this name: the existing one, or a new one in place of
-    /// anything else. A link is replaced, so that no member can lead others to
-    /// a place outside.
+    /// anything else.
     fn make_directory(&self, parent: InodeId, name: &[u8]) -> Result<InodeId, Failure> {
         let files = self.volume.files();
         match files.lookup(parent, name) {
@@ -184,6 +235,9 @@ impl Work<'_> {
         }
         let inode = files.create_unnamed(parent, &new)?;
         files.pin(&inode);
+        if let MemberKind::Symlink(_) = member.kind {
+            self.links.insert(inode.id);
+        }
         let made = self.fill(&inode, member, content).and_then(|()| {
             self.free(parent, name)?;
             Ok(self.volume.files().link(inode.id, parent, name)?)
@@ -264,9 +318,14 @@ impl Work<'_> {
         Ok(files.set_attributes(inode, &times)?)
     }
 
-    /// Gives directories their metadata, the last one first.
+    /// Gives directories their metadata, the last one first. What an archive
+    /// lists last counts.
     fn finish(&mut self) -> Done {
+        let mut done = HashSet::new();
         for (inode, member) in std::mem::take(&mut self.directories).iter().rev() {
+            if !done.insert(inode.id) {
+                continue;
+            }
             self.metadata(inode, member)
                 .map_err(|failure| failure.at(shown(&member.path)))?;
         }
