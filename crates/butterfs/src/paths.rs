@@ -145,16 +145,33 @@ impl Volume {
         start: InodeId,
         visit: &mut dyn FnMut(&WalkEntry) -> Result<Walk, E>,
     ) -> Result<(), E> {
+        self.walk_readable(start, visit, &mut |error| Err(error.into()))
+    }
+
+    /// As [`Volume::walk`], but calls `unreadable` with the error of each file
+    /// or directory that cannot be read, and goes on if that returns no error.
+    ///
+    /// # Errors
+    /// Those of `visit` and `unreadable`; the volume is closed.
+    pub fn walk_readable<E: From<Error>>(
+        &self,
+        start: InodeId,
+        visit: &mut dyn FnMut(&WalkEntry) -> Result<Walk, E>,
+        unreadable: &mut dyn FnMut(Error) -> Result<(), E>,
+    ) -> Result<(), E> {
         self.check_open()?;
         // A directory has one name. A directory that is met twice would be
         // walked again and again, without end.
         let mut entered = BTreeSet::new();
         let mut waiting = vec![(Vec::new(), start, 0)];
         while let Some((path, id, depth)) = waiting.pop() {
-            let attributes = self
-                .files()
-                .attributes(id)
-                .map_err(|error| Error::at(&path, error))?;
+            let attributes = match self.files().attributes(id) {
+                Ok(attributes) => attributes,
+                Err(error) => {
+                    unreadable(Error::at(&path, error))?;
+                    continue;
+                }
+            };
             let enter = attributes.is_directory() && depth < DEPTH_MAX;
             let entry = WalkEntry { path, attributes };
             match visit(&entry)? {
@@ -172,11 +189,17 @@ impl Volume {
                     at: None,
                     fault: Box::new(InodeFault::SecondName),
                 };
-                return Err(Error::at(&entry.path, error).into());
+                unreadable(Error::at(&entry.path, error))?;
+                continue;
             }
-            let children = self
-                .list(id)
-                .map_err(|error| Error::at(&entry.path, error))?;
+            let mut children = Vec::new();
+            let listed = self.files().read_dir(id, 2, &mut |child| {
+                children.push(child);
+                true
+            });
+            if let Err(error) = listed {
+                unreadable(Error::at(&entry.path, error))?;
+            }
             for child in children.into_iter().rev() {
                 let mut path = entry.path.clone();
                 if !path.is_empty() {

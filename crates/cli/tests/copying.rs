@@ -258,3 +258,41 @@ fn what_may_not_be_read_is_named_and_left_out() {
     );
     close("closed", 0o755);
 }
+
+/// What a damaged volume has lost is named, and all else is copied.
+#[test]
+fn what_cannot_be_read_is_left_out() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("tree/sub")).expect("directories");
+    let content = |name: &str| format!("{name}: a line of its own\n").repeat(1000);
+    let names = ["a", "rotten", "sub/b", "sub/rotten too", "z"];
+    for name in names {
+        fs::write(bench.path("tree").join(name), content(name)).expect("a file");
+    }
+    fs::hard_link(bench.path("tree/rotten"), bench.path("tree/sub/again")).expect("a link");
+    bench.run(&["mkfs", "-q", "-b", "256m", "rotten volume"]);
+    bench.run(&["copy", "-q", "tree/.", "rotten volume:/"]);
+    let mut image = fs::read(bench.path("rotten volume")).expect("the image");
+    for name in ["rotten", "sub/rotten too"] {
+        let wanted = content(name).into_bytes();
+        let at = image.windows(wanted.len()).position(|part| part == wanted);
+        image[at.expect("it is there") + 5000] ^= 1;
+    }
+    fs::write(bench.path("rotten volume"), image).expect("the image");
+    let output = Command::new(BINARY)
+        .args(["copy", "-q", "rotten volume:/", "out"])
+        .current_dir(bench.path(""))
+        .output()
+        .expect("it starts");
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let said = said(&output);
+    for told in ["out/rotten: ", "out/sub/again: ", "out/sub/rotten too: "] {
+        assert!(said.contains(told), "{told}: {said}");
+    }
+    assert!(said.contains("3 files or directories"), "{said}");
+    for name in names {
+        let found = fs::read_to_string(bench.path("out").join(name)).ok();
+        let expected = (!name.contains("rotten")).then(|| content(name));
+        assert_eq!(found, expected, "{name}");
+    }
+}

@@ -35,8 +35,8 @@ An existing directory as destination gets the sources put into it; of DIR/. it
 gets what is in DIR. Directories are merged, files replaced. Within a volume the
 name of a copy must be new. A file has its name when it is whole: where copying
 ends early, also by Ctrl-C, each file is there whole, or not at all, or as it
-was. What you may not read on the host is named and left out, and the exit code
-is 1.")]
+was. What you may not read on the host, or what a damaged volume has lost, is
+named and left out, and the exit code is 1.")]
 pub struct Copy {
     /// Mount options for the volume, such as compress=zstd.
     #[arg(short, long, value_name = "OPTIONS")]

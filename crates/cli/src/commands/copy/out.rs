@@ -4,7 +4,7 @@
 //! file with several names is made by the first thread, so that its first name
 //! exists before the others.
 
-use super::tally::Tally;
+use super::tally::{TOLD_MAX, Tally};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::files_bar::{self, Holes};
 use crate::place::Place;
@@ -58,6 +58,52 @@ struct Counts {
     files: AtomicU64,
     bytes: AtomicU64,
     left_out: AtomicU64,
+    /// Files and directories that could not be read: the first of them.
+    unreadable: Mutex<Vec<Failure>>,
+    unreadable_count: AtomicU64,
+}
+
+impl Counts {
+    fn unreadable(&self, failure: Failure) {
+        self.unreadable_count.fetch_add(1, Ordering::Relaxed);
+        let told = self.unreadable.lock();
+        let mut told = told.unwrap_or_else(PoisonError::into_inner);
+        if (told.len() as u64) <= TOLD_MAX {
+            told.push(failure);
+        }
+    }
+}
+
+/// Why a copy was not made.
+enum Unmade {
+    /// The volume is damaged there. Other files may be whole.
+    Unreadable(FsError),
+    /// The host does not take it, or copying ends.
+    Failed(Failure),
+}
+
+impl From<FsError> for Unmade {
+    fn from(error: FsError) -> Self {
+        Self::Unreadable(error)
+    }
+}
+
+impl From<Failure> for Unmade {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl From<io::Error> for Unmade {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+impl From<rustix::io::Errno> for Unmade {
+    fn from(error: rustix::io::Errno) -> Self {
+        Self::Failed(error.into())
+    }
 }
 
 /// A file to make.
@@ -150,35 +196,42 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
             }
         }
         let mut together: Vec<Wanted> = Vec::new();
-        let walked = volume.walk::<Failure>(start, &mut |entry| {
-            if queue.has_failed() {
-                return Ok(Walk::Stop);
-            }
-            let path = if entry.path.is_empty() {
-                target.clone()
-            } else {
-                target.join(OsStr::from_bytes(&entry.path))
-            };
-            let of = entry.attributes.clone();
-            if !of.is_directory() && of.nlink == 1 {
-                let neighbour = |(other, _): &Wanted| other.parent() == path.parent();
-                if together.len() == TOGETHER || !together.last().is_none_or(neighbour) {
-                    // This cannot fail: the threads take files until no more
-                    // can come.
-                    let _ = sender.send(std::mem::take(&mut together));
+        let walked = volume.walk_readable::<Failure>(
+            start,
+            &mut |entry| {
+                if queue.has_failed() {
+                    return Ok(Walk::Stop);
                 }
-                together.push((path, of));
-                return Ok(Walk::Enter);
-            }
-            match is_given && path.as_os_str() == destination {
-                true => work.made(),
-                false => work.make_whole(&path, &of)?,
-            }
-            if of.is_directory() {
-                directories.push((path, of));
-            }
-            Ok(Walk::Enter)
-        });
+                let path = if entry.path.is_empty() {
+                    target.clone()
+                } else {
+                    target.join(OsStr::from_bytes(&entry.path))
+                };
+                let of = entry.attributes.clone();
+                if !of.is_directory() && of.nlink == 1 {
+                    let neighbour = |(other, _): &Wanted| other.parent() == path.parent();
+                    if together.len() == TOGETHER || !together.last().is_none_or(neighbour) {
+                        // This cannot fail: the threads take files until no more
+                        // can come.
+                        let _ = sender.send(std::mem::take(&mut together));
+                    }
+                    together.push((path, of));
+                    return Ok(Walk::Enter);
+                }
+                match is_given && path.as_os_str() == destination {
+                    true => work.made(),
+                    false => work.make_whole(&path, &of)?,
+                }
+                if of.is_directory() {
+                    directories.push((path, of));
+                }
+                Ok(Walk::Enter)
+            },
+            &mut |error| {
+                done.unreadable(Failure::from(error).at(place));
+                Ok(())
+            },
+        );
         let _ = sender.send(together);
         drop(sender);
         walked
@@ -196,6 +249,14 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
     tally.files += done.files.load(Ordering::Relaxed);
     tally.bytes += done.bytes.load(Ordering::Relaxed);
     tally.left_out += done.left_out.load(Ordering::Relaxed);
+    let told = done.unreadable.into_inner();
+    for failure in told.unwrap_or_else(PoisonError::into_inner) {
+        tally.unreadable(&failure);
+    }
+    tally.unreadable += done
+        .unreadable_count
+        .load(Ordering::Relaxed)
+        .saturating_sub(TOLD_MAX + 1);
     result
 }
 
@@ -247,9 +308,14 @@ impl<'a> Work<'a> {
     }
 
     fn make_whole(&mut self, path: &Path, of: &Attributes) -> Done {
-        let made = self.make(path, of);
-        made.map_err(|failure| failure.at(path.display()))?;
-        self.made();
+        match self.make(path, of) {
+            Ok(()) => self.made(),
+            Err(Unmade::Unreadable(error)) => {
+                self.done
+                    .unreadable(Failure::from(error).at(path.display()));
+            }
+            Err(Unmade::Failed(failure)) => return Err(failure.at(path.display())),
+        }
         Ok(())
     }
 
@@ -258,14 +324,14 @@ impl<'a> Work<'a> {
         self.told.file();
     }
 
-    fn make(&mut self, path: &Path, of: &Attributes) -> Done {
+    fn make(&mut self, path: &Path, of: &Attributes) -> Result<(), Unmade> {
         self.check_interrupt()?;
         if of.is_directory() {
             // Nobody else may look in before it has its own permissions.
             return match std::fs::DirBuilder::new().mode(0o700).create(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
                 Err(_) if !std::fs::symlink_metadata(path)?.is_dir() => {
-                    fail("it is there already and is no directory")
+                    Ok(fail("it is there already and is no directory")?)
                 }
                 _ => Ok(()),
             };
@@ -291,7 +357,7 @@ impl<'a> Work<'a> {
     }
 
     /// Makes what is no directory, whole.
-    fn make_at(&mut self, path: &Path, of: &Attributes) -> Done {
+    fn make_at(&mut self, path: &Path, of: &Attributes) -> Result<(), Unmade> {
         if let Some(first) = self.linked.get(&of.id) {
             return Ok(std::fs::hard_link(first, path)?);
         }
@@ -299,12 +365,12 @@ impl<'a> Work<'a> {
             libc::S_IFREG => {
                 let inode = self.volume.files().inode(of.id)?;
                 self.content(path, &inode, of.size)?;
-                return self.metadata(path, of);
+                return Ok(self.metadata(path, of)?);
             }
             libc::S_IFLNK => {
                 let target = self.volume.files().read_link(of.id)?;
                 std::os::unix::fs::symlink(OsStr::from_bytes(&target), path)?;
-                return self.metadata(path, of);
+                return Ok(self.metadata(path, of)?);
             }
             libc::S_IFCHR => FileType::CharacterDevice,
             libc::S_IFBLK => FileType::BlockDevice,
@@ -314,10 +380,10 @@ impl<'a> Work<'a> {
         let (major, minor) = ((of.rdev >> 20) as u32, (of.rdev & 0xf_ffff) as u32);
         let device = rustix::fs::makedev(major, minor);
         rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device)?;
-        self.metadata(path, of)
+        Ok(self.metadata(path, of)?)
     }
 
-    fn content(&mut self, path: &Path, inode: &Inode, size: u64) -> Done {
+    fn content(&mut self, path: &Path, inode: &Inode, size: u64) -> Result<(), Unmade> {
         let files = self.volume.files();
         let file = File::options()
             .write(true)
@@ -372,6 +438,22 @@ impl<'a> Work<'a> {
             let mode = std::fs::Permissions::from_mode(of.mode & bits);
             std::fs::set_permissions(path, mode)?;
         }
+        if let Err(error) = self.attributes(path, of) {
+            let failure = Failure::from(error).at("its extended attributes");
+            self.done.unreadable(failure.at(path.display()));
+        }
+        let times = Timestamps {
+            last_access: timespec(of.atime),
+            last_modification: timespec(of.mtime),
+        };
+        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(())
+    }
+}
+
+impl Work<'_> {
+    /// Gives a copy the extended attributes.
+    fn attributes(&self, path: &Path, of: &Attributes) -> Result<(), FsError> {
         let files = self.volume.files();
         for name in files.list_xattrs(of.id)? {
             let value = files.get_xattr(of.id, &name)?;
@@ -379,11 +461,6 @@ impl<'a> Work<'a> {
                 self.leave_out();
             }
         }
-        let times = Timestamps {
-            last_access: timespec(of.atime),
-            last_modification: timespec(of.mtime),
-        };
-        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
 
 /// How many things that could not be read are named.
-const TOLD_MAX: u64 = 20;
+pub(super) const TOLD_MAX: u64 = 20;
 
 /// What was copied so far.
 pub struct Tally {
