@@ -342,7 +342,10 @@ impl FileDevice {
     /// Bytes at this moment, if the system tells.
     fn size_now(&self) -> Option<u64> {
         match self.kind {
-            Kind::RegularFile => self.file.metadata().map(|meta| meta.len()).ok(),
+            Kind::RegularFile => {
+                let facts = rustix::fs::fstat(&self.file).ok()?;
+                u64::try_from(facts.st_size).ok()
+            }
             Kind::BlockDevice => sys::block_device_size(self.file.as_fd()).ok(),
         }
     }

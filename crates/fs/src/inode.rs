@@ -5,16 +5,15 @@
 //! write buffer (`disk_size` is the size that the tree may show).
 
 use crate::error::FsError;
-use crate::file::buffer::WriteBuffer;
 use crate::file::limits::SIZE_MAX;
 use crate::inode_fault::InodeFault;
-use butterfs_format::compression::Algorithm;
-use butterfs_format::item::inode::{InodeFlags, InodeItem};
+pub use crate::inode_state::{InodeState, StateLock};
+use butterfs_format::item::inode::InodeItem;
 use butterfs_format::{InodeId, ItemType, Key, TreeId};
 use butterfs_store::{Engine, TreeAccess};
 use butterfs_tree::{Edit, ItemChange, TreeError, change_items, find};
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -25,7 +24,7 @@ pub struct Inode {
     /// Which one.
     pub id: InodeId,
     /// Its state, under its own lock.
-    pub state: RwLock<InodeState>,
+    pub state: StateLock,
     /// Users that keep the inode alive if no name is left (open files, kernel
     /// lookups).
     pub(crate) pins: AtomicU32,
@@ -34,57 +33,6 @@ pub struct Inode {
     /// As of this many changes of rules, none holds back a write to the file; 0
     /// if nobody has looked. `write_rules` explains it.
     pub(crate) unruled_as_of: AtomicU64,
-}
-
-/// What is known of an inode.
-#[derive(Debug)]
-pub struct InodeState {
-    /// Its item; `size` is what users see.
-    pub item: InodeItem,
-    /// Size that the tree's item has: no data are missing below it.
-    pub disk_size: u64,
-    /// Data that are not on the device yet.
-    pub buffer: WriteBuffer,
-    /// The file was cut to nothing. What its tree still has does not count, and
-    /// the next flush removes it.
-    pub emptied: bool,
-    /// The last flush failed. The file takes no more data until a flush
-    /// succeeds.
-    pub(crate) flush_failed: bool,
-    /// Compression that the property asks for; `Some(None)` is an explicit
-    /// "none".
-    pub compression: Option<Option<Algorithm>>,
-    /// Index of the next directory entry, once known.
-    pub next_index: Option<u64>,
-    /// The inode was deleted; nothing may be written to it any more.
-    pub deleted: bool,
-}
-
-impl InodeState {
-    /// As the tree has it.
-    pub(crate) fn new(item: InodeItem) -> Self {
-        Self {
-            disk_size: item.size,
-            item,
-            buffer: WriteBuffer::default(),
-            emptied: false,
-            flush_failed: false,
-            compression: None,
-            next_index: None,
-            deleted: false,
-        }
-    }
-
-    /// Errors if the inode has the flag READONLY. On a converted volume the
-    /// image of the former file system has it, because a conversion back needs
-    /// the image. Nobody may write to such a file, not even root. Names of it
-    /// can be added and removed as their directory permits.
-    pub(crate) const fn check_unprotected(&self) -> Result<(), FsError> {
-        if self.item.flags.contains(InodeFlags::READONLY) {
-            return Err(FsError::AccessDenied);
-        }
-        Ok(())
-    }
 }
 
 const SHARDS: usize = 64;
@@ -125,7 +73,7 @@ impl Inode {
     pub(crate) fn new(id: InodeId, item: InodeItem) -> Self {
         Self {
             id,
-            state: RwLock::new(InodeState::new(item)),
+            state: StateLock::new(InodeState::new(item)),
             pins: AtomicU32::new(0),
             used: AtomicBool::new(true),
             unruled_as_of: AtomicU64::new(0),

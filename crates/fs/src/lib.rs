@@ -20,6 +20,7 @@ pub mod inode;
 mod inode_fault;
 mod inode_loading;
 mod inode_numbers;
+mod inode_state;
 mod listing;
 pub mod log;
 mod mode;

@@ -134,6 +134,18 @@ impl WriteBuffer {
         self.covering(at).is_some()
     }
 
+    /// True when some byte of `range` is here.
+    pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
+        self.contains(range.start) || self.runs.range(range.clone()).next().is_some()
+    }
+
+    /// Takes what `newer` has over what is here.
+    pub(crate) fn take_over(&mut self, newer: &Self, sector: u64) {
+        for (start, data) in newer.runs() {
+            self.write(start, data, sector);
+        }
+    }
+
     /// Puts `data` at `offset`. If a sector is not here yet, `data` must begin
     /// at its start. What `data` lacks of the last sector becomes zeros.
     pub fn write(&mut self, offset: u64, data: &[u8], sector: u64) {

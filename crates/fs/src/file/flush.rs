@@ -3,7 +3,8 @@
 //! A flush cuts dirty runs into outputs (compressed units, plain extents, or
 //! places to overwrite) and writes them. Then it brings their file extents into
 //! the tree in one transaction. Until then nothing refers to what was written,
-//! and the data stay in the buffer.
+//! and the data stay in memory: in the buffer or, where nothing else changes with
+//! them, beside it. Then others read and write the file meanwhile.
 
 use super::buffer::WriteBuffer;
 use super::extents::{self, Body, Found, NewExtent, NewKind};
@@ -13,6 +14,7 @@ use super::read::with_scratch;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
+use crate::inode_state::FlushRight;
 use crate::options::Compress;
 use butterfs_device::each_by_a_thread;
 use butterfs_format::compression::{Algorithm, Level, UNIT, heuristic};
@@ -23,6 +25,7 @@ use butterfs_store::{Engine, Purpose, StoreError, Transaction};
 use butterfs_tree::Node;
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Whether a small file may move into its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,14 +86,121 @@ impl Drop for Aside<'_> {
     }
 }
 
+/// Data that leave an inode's buffer. Dropping this puts them back, below what
+/// was written meanwhile.
+struct Leaving<'f> {
+    files: &'f Filesystem,
+    inode: &'f Inode,
+    data: Arc<WriteBuffer>,
+    /// Dropped last, so that whoever waits for it finds the data in their place.
+    _right: FlushRight<'f>,
+}
+
+impl<'f> Leaving<'f> {
+    fn begin(
+        files: &'f Filesystem,
+        inode: &'f Inode,
+        state: &mut InodeState,
+        right: FlushRight<'f>,
+    ) -> Self {
+        let data = Arc::new(std::mem::take(&mut state.buffer));
+        state.leaving = Some(Arc::clone(&data));
+        Self {
+            files,
+            inode,
+            data,
+            _right: right,
+        }
+    }
+
+    /// The data are in the tree. `outside` is what the flush made of the state.
+    fn entered(mut self, outside: InodeState) -> Result<(), FsError> {
+        let (files, inode) = (self.files, self.inode);
+        let mut state = inode.state.write_beside();
+        state.leaving = None;
+        state.disk_size = outside.disk_size;
+        state.item.nbytes = outside.item.nbytes;
+        state.item.transid = outside.item.transid;
+        state.item.flags = outside.item.flags;
+        let data = own(&mut self.data);
+        data.clear();
+        if !state.buffer.is_empty() {
+            return Ok(());
+        }
+        // The inode leaves the list of those with data.
+        if data.is_charged() {
+            state.buffer = std::mem::take(data);
+        }
+        files.buffers.forget(inode.id, &mut state);
+        files.settle_size(inode.id, &mut state)
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        let mut state = self.inode.state.write_beside();
+        if state.leaving.take().is_none() {
+            return;
+        }
+        state.flush_failed = true;
+        let newer = std::mem::take(&mut state.buffer);
+        state.buffer = std::mem::take(own(&mut self.data));
+        state.buffer.take_over(&newer, self.files.sector_size);
+    }
+}
+
+/// Data that the state of their inode no longer has.
+fn own(data: &mut Arc<WriteBuffer>) -> &mut WriteBuffer {
+    // Others only look at what the state has, and while they have the state.
+    Arc::get_mut(data).expect("nobody else has them")
+}
+
 impl Filesystem {
     /// Brings the inode's data to the device; they are durable after a commit.
     ///
     /// # Errors
     /// No space, writing; the data stay in the buffer then.
     pub fn flush_inode(&self, inode: &Inode) -> Result<(), FsError> {
-        let mut state = inode.state.write();
-        self.flush_locked(inode, &mut state, InlineRule::Allowed)
+        self.flush_from(inode, 0)
+    }
+
+    /// [`Filesystem::flush_inode`], unless less than `least` bytes wait when
+    /// others have flushed.
+    pub(super) fn flush_from(&self, inode: &Inode, least: u64) -> Result<(), FsError> {
+        let right = inode.state.right_to_flush();
+        let mut state = inode.state.write_beside();
+        if state.buffer.bytes() < least {
+            return Ok(());
+        }
+        if !self.may_leave(&state) {
+            drop(right);
+            return self.flush_locked(inode, &mut state, InlineRule::Allowed);
+        }
+        let ready = self.store.check_writable().map_err(FsError::from);
+        if let Err(error) = ready.and_then(|()| self.leave_inline(inode, &mut state)) {
+            state.flush_failed = true;
+            return Err(error);
+        }
+        if state.buffer.bytes() > UNIT as u64 {
+            butterfs_device::about_to_wait();
+        }
+        let _watch = self.store.fail_on_panic();
+        let leaving = Leaving::begin(self, inode, &mut state, right);
+        let mut outside = state.without_data();
+        drop(state);
+        self.flush_runs(inode.id, &mut outside, &leaving.data)?;
+        leaving.entered(outside)
+    }
+
+    /// Whether the file's data can be flushed while others read it and write to
+    /// it: it is no file that may move into its tree or was cut to nothing, so
+    /// only file extents change.
+    fn may_leave(&self, state: &InodeState) -> bool {
+        !state.deleted
+            && !state.emptied
+            && !state.flush_failed
+            && !state.buffer.is_empty()
+            && state.item.size > self.sector_size
     }
 
     pub(crate) fn flush_locked(
@@ -271,17 +381,26 @@ impl Filesystem {
     }
 
     fn flush_extents(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
-        let id = inode.id;
+        // After a panic, no later flush may find an empty buffer and report
+        // success.
+        let _watch = self.store.fail_on_panic();
+        let Aside { state, buffer } = &mut Aside::take(state);
+        self.flush_runs(inode.id, state, buffer)
+    }
+
+    /// Brings the data of `buffer` to new extents, or to where they lie.
+    fn flush_runs(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        buffer: &WriteBuffer,
+    ) -> Result<(), FsError> {
         let plan = self.compression(state);
         let _addresses = self.store.hold_addresses();
         // No snapshot comes between the decision to write in place and the end
         // of that write.
         let in_place = self.in_place.of(id.tree);
         let _no_snapshot = may_lie_in_place(state).then(|| in_place.read());
-        // After a panic, no later flush may find an empty buffer and report
-        // success.
-        let _watch = self.store.fail_on_panic();
-        let Aside { state, buffer } = &mut Aside::take(state);
         let mut outputs = Vec::new();
         for segment in segments(buffer.runs()) {
             self.cut_segment(id, state, segment, plan, &mut outputs)?;

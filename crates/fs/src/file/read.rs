@@ -132,14 +132,46 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::Damaged`] when no good copy is left; reading.
     pub fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
-        let state = inode.state.read();
+        let mut state = inode.state.read_beside();
         if state.deleted {
             // The file is gone with its subvolume. Its space may belong to
             // another file now.
             return Err(FsError::NotFound);
         }
+        let wanted = offset..offset.saturating_add(buffer.len() as u64);
+        if state.leaves(&wanted) {
+            if let Some(count) = self.read_waiting(&state, offset, buffer) {
+                return Ok(count);
+            }
+            // What the flush replaces may be freed and written anew.
+            drop(state);
+            state = inode.state.read();
+            if state.deleted {
+                return Err(FsError::NotFound);
+            }
+        }
         let _addresses = self.store.hold_to_read();
         self.read_locked(inode.id, &state, offset, buffer)
+    }
+
+    /// Reads what is all in memory, while some of it leaves the buffer; `None`
+    /// if some is elsewhere.
+    fn read_waiting(&self, state: &InodeState, offset: u64, buffer: &mut [u8]) -> Option<usize> {
+        let leaving = state.leaving.as_ref()?;
+        let left = state.item.size.saturating_sub(offset);
+        let count = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        let end = offset + count as u64;
+        let mut sectors = (offset / self.sector_size * self.sector_size..end)
+            .step_by(usize::try_from(self.sector_size).ok()?);
+        if !sectors.all(|at| leaving.contains(at) || state.buffer.contains(at)) {
+            return None;
+        }
+        let buffer = &mut buffer[..count];
+        leaving.overlay(offset, buffer);
+        state.buffer.overlay(offset, buffer);
+        Some(count)
     }
 
     /// [`Filesystem::read`] for a state that is already locked, while the

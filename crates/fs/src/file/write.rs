@@ -128,7 +128,13 @@ impl Filesystem {
             self.ensure_quota(inode.id.tree, rounded)?;
         }
         let promise = self.promise_if_free(data.len() as u64)?;
-        let mut state = inode.state.write();
+        let mut state = inode.state.write_beside();
+        if state.leaving.is_some()
+            && (promise.is_none() || !self.is_plain(&state, place, data.len()))
+        {
+            drop(state);
+            state = inode.state.write();
+        }
         check_file(&state)?;
         // Under the lock: a thread that makes the subvolume read-only waits for
         // it.
@@ -164,17 +170,34 @@ impl Filesystem {
         state.item.mtime = time;
         state.item.ctime = time;
         state.item.sequence = state.item.sequence.wrapping_add(1);
-        if promise.is_none() || state.buffer.bytes() >= FLUSH_AT {
-            let flushed = self.flush_locked(inode, &mut state, InlineRule::Allowed);
-            if promise.is_none() {
-                flushed?;
-            }
-            // Otherwise the data are promised and wait. The next write and
-            // fsync report the error.
+        if promise.is_none() {
+            self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
         }
+        let is_large = state.buffer.bytes() >= FLUSH_AT;
         drop((state, promise));
+        if is_large {
+            // If this fails, the data are promised and wait. The next write and
+            // fsync report the error.
+            let _ = self.flush_from(inode, FLUSH_AT);
+        }
         self.relieve();
         Ok(offset)
+    }
+
+    /// Whether a write changes nothing but the buffer, times, and the size that
+    /// users see: no sector at its edges has to be read first.
+    fn is_plain(&self, state: &InodeState, place: Place, length: usize) -> bool {
+        let size = state.item.size;
+        let offset = match place {
+            Place::At(offset) => offset,
+            Place::End => size,
+        };
+        let end = offset.saturating_add(length as u64);
+        let sector = self.sector_size;
+        !state.flush_failed
+            && offset <= size
+            && offset.is_multiple_of(sector)
+            && (end.is_multiple_of(sector) || end >= size)
     }
 
     /// Brings data to the device if much waits. No inode may be locked.

@@ -26,8 +26,8 @@ const NODES: usize = 60;
 /// With more file extents than this, a commit is cheaper.
 const EXTENTS_MAX: usize = 2000;
 /// Other threads that fsync may wait until this many bytes are flushed, because
-/// that takes less time than writing the log.
-const SOON_FLUSHED: u64 = 64 << 10;
+/// that takes about as long as writing the log.
+const SOON_FLUSHED: u64 = 1 << 20;
 
 /// Everything that the log is to say of a file. It is gathered before anything
 /// is edited.
@@ -60,7 +60,7 @@ impl Filesystem {
     pub fn fsync(&self, inode: &Inode) -> Result<(), FsError> {
         let ticket = {
             let arrive = || self.store.arrive_at_log();
-            let is_soon_flushed = inode.state.read().buffer.bytes() <= SOON_FLUSHED;
+            let is_soon_flushed = inode.state.read_beside().buffer.bytes() <= SOON_FLUSHED;
             let arrival = is_soon_flushed.then(arrive);
             self.flush_inode(inode)?;
             let _arrival = arrival.unwrap_or_else(arrive);
