@@ -410,3 +410,34 @@ fn a_mistake_in_the_options_of_a_mount_has_a_reason() {
         assert!(said(&refused).contains(reason), "{}", said(&refused));
     }
 }
+
+/// Nobody is told that the mount is live, if whoever asked for it was killed.
+/// Then there is no mount.
+#[test]
+fn a_mount_that_nobody_waits_for_is_given_up() {
+    let Some(_mounts) = mounts() else {
+        return;
+    };
+    let bench = Bench::new();
+    std::fs::create_dir_all(bench.path("point")).expect("a directory");
+    let mut server = Command::new(BINARY)
+        .args(["mount", "--foreground", "--ready", "volume", "point"])
+        .current_dir(bench.path(""))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(server.stdout.take());
+    let end = Instant::now() + Duration::from_secs(20);
+    let status = loop {
+        if let Some(status) = server.try_wait().expect("its status") {
+            break status;
+        }
+        assert!(Instant::now() < end, "it goes on serving");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(!status.success());
+    let table = std::fs::read_to_string("/proc/self/mounts").expect("the mounts");
+    let point = bench.path("point");
+    assert!(!table.contains(point.to_str().expect("a name")), "{table}");
+    bench.check();
+}

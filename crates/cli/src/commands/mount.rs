@@ -120,8 +120,11 @@ impl Mount {
             if say_ready {
                 let _ = rustix::process::chdir("/");
                 let mut out = std::io::stdout();
-                let _ = out.write_all(READY.as_bytes()).and_then(|()| out.flush());
+                let told = out.write_all(READY.as_bytes()).and_then(|()| out.flush());
+                // Whoever ended that process wants no mount.
+                told.context("the process that asked for the mount is gone")?;
             }
+            Ok(())
         });
         if let (true, Err(failure)) = (say_ready, &served) {
             // Until the mount is live, the process that started this one reads
@@ -200,13 +203,23 @@ impl Mount {
     }
 }
 
-/// Mounts, reports that the mount is live, and serves it until the end.
-fn serve(source: &Path, mountpoint: &Path, options: &MountOptions, live: impl FnOnce()) -> Done {
+/// Mounts, reports that the mount is live, and serves it until the end. If that
+/// cannot be reported, the mount goes.
+fn serve(
+    source: &Path,
+    mountpoint: &Path,
+    options: &MountOptions,
+    live: impl FnOnce() -> Done,
+) -> Done {
     match butterfs_server::mount(source, mountpoint, options, served::runner())? {
-        Mounted::Joined => live(),
+        Mounted::Joined => live()?,
         Mounted::Served(mut serving) => {
             serving.end_on_signals()?;
-            live();
+            if let Err(failure) = live() {
+                serving.unmount()?;
+                serving.wait()?;
+                return Err(failure);
+            }
             if options.access == Access::ReadWrite && !options.skip_balance {
                 super::balance::go_on(serving.volume());
             }
