@@ -242,7 +242,7 @@ impl Filesystem {
                 || time.seconds.saturating_sub(item.atime.seconds) >= DAY;
             !item.flags.contains(InodeFlags::NOATIME) && (old || times == AccessTimes::Always)
         };
-        if dir::is_absent_subvolume(inode.id) || !due(&inode.state.read().item) {
+        if dir::is_absent_subvolume(inode.id) || !due(&inode.state.read_beside().item) {
             return;
         }
         let mut state = inode.state.write();
@@ -265,7 +265,7 @@ impl Filesystem {
     /// # Errors
     /// No space, damage.
     pub fn drop_privileges(&self, inode: &Inode, privileges: Privileges) -> Result<(), FsError> {
-        let mode = inode.state.read().item.mode;
+        let mode = inode.state.read_beside().item.mode;
         let privileged = mode & dropped(mode, privileges) != 0;
         let capable = self.get_xattr(inode.id, xattr::CAPABILITY).map_or_else(
             |error| match error {

@@ -3,7 +3,7 @@
 mod common;
 
 use butterfs_device::fault::{Fault, When};
-use butterfs_device::{Access, FaultDevice, FileDevice, Operation};
+use butterfs_device::{Access, BlockDevice, FaultDevice, FileDevice, Operation};
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, TreeId};
@@ -11,9 +11,9 @@ use butterfs_fs::file::FallocateMode;
 use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::options::Compress;
 use butterfs_fs::{Filesystem, Inode, Options};
-use butterfs_store::{OpenOptions, Store};
+use butterfs_store::{Degraded, OpenOptions, Store};
 use common::paused::PausedDevice;
-use common::{Random, check, check_ours, mkfs, open_subvolume};
+use common::{Random, check, check_ours, mkfs, open_subvolume, run};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -169,7 +169,7 @@ fn reads_and_plain_writes_go_on() {
 #[test]
 fn all_else_waits_for_the_end() {
     type Change = fn(&Filesystem, &Arc<Inode>);
-    let changes: [(&str, Change, Vec<u8>); 5] = [
+    let changes: [(&str, Change, Vec<u8>); 8] = [
         (
             "cut",
             |fs, inode| fs.truncate(inode, 20 * KIB).unwrap(),
@@ -189,6 +189,27 @@ fn all_else_waits_for_the_end() {
                 fs.write(inode, 21 * KIB, &blocks(&[(b'c', 2)])).unwrap();
             },
             blocks(&[(b'a', 16), (b'b', 5), (b'c', 2), (b'b', 25), (b'a', 16)]),
+        ),
+        (
+            "the end of a sector",
+            |fs, inode| {
+                fs.write(inode, 21 * KIB, &blocks(&[(b'c', 3)])).unwrap();
+            },
+            blocks(&[(b'a', 16), (b'b', 5), (b'c', 3), (b'b', 24), (b'a', 16)]),
+        ),
+        (
+            "the beginning of a sector",
+            |fs, inode| {
+                fs.write(inode, 20 * KIB, &blocks(&[(b'c', 3)])).unwrap();
+            },
+            blocks(&[(b'a', 16), (b'b', 4), (b'c', 3), (b'b', 25), (b'a', 16)]),
+        ),
+        (
+            "behind the end",
+            |fs, inode| {
+                fs.write(inode, 68 * KIB, &blocks(&[(b'c', 4)])).unwrap();
+            },
+            blocks(&[(b'a', 16), (b'b', 32), (b'a', 16), (0, 4), (b'c', 4)]),
         ),
         (
             "both kinds of data",
@@ -251,6 +272,76 @@ fn nothing_is_lost_if_the_device_fails() {
     }
 }
 
+/// While a row is overwritten, its data and its parity do not match, so nothing
+/// may be rebuilt from it.
+#[test]
+fn nothing_is_rebuilt_from_a_row_that_is_overwritten() {
+    const ELEMENT: u64 = 64 * KIB;
+    let old = blocks(&[(b'a', 64), (b'b', 64)]);
+    let mut stopped = 0;
+    for missing in 0..3 {
+        for slow in (0..3).filter(|slow| *slow != missing) {
+            let folder = tempfile::tempdir().unwrap();
+            let names = ["one", "two", "three"].map(|name| folder.path().join(name));
+            let mut words = vec!["-q", "-d", "raid5", "-m", "raid1"];
+            for name in &names {
+                let file = std::fs::File::create(name).unwrap();
+                file.set_len(300 << 20).unwrap();
+                words.push(name.to_str().unwrap());
+            }
+            run("mkfs.btrfs", &words);
+            let device = |name: &Path| -> Arc<dyn BlockDevice> {
+                Arc::new(FileDevice::open(name, Access::ReadWrite).unwrap())
+            };
+            let mut devices: Vec<_> = names.iter().map(|name| device(name)).collect();
+            let open = |devices: Vec<Arc<dyn BlockDevice>>| {
+                let options = OpenOptions {
+                    degraded: Degraded::Allowed,
+                    ..OpenOptions::default()
+                };
+                let store = Store::open_all(devices, &options).unwrap();
+                Filesystem::new(Arc::new(store), TreeId::FS, Options::default())
+            };
+            let fs = open(devices.clone());
+            let inode = create(&fs, Kind::InPlace);
+            fs.write(&inode, 0, &old).unwrap();
+            fs.sync_all().unwrap();
+            drop((inode, fs));
+            let paused = Arc::new(PausedDevice::new(Arc::clone(&devices[slow])));
+            devices[slow] = Arc::clone(&paused) as _;
+            devices.remove(missing);
+            let fs = open(devices);
+            let id = fs.lookup(fs.root(), b"file").unwrap().inode;
+            let inode = fs.inode(id).unwrap();
+            for written in [0, ELEMENT] {
+                fs.write(&inode, written, &blocks(&[(b'c', 4)])).unwrap();
+                thread::scope(|scope| {
+                    let (name, started) = channel();
+                    let (fs, inode, paused) = (&fs, &inode, &paused);
+                    scope.spawn(move || {
+                        name.send(paused.hold_me()).unwrap();
+                        fs.flush_inode(inode).unwrap();
+                    });
+                    let flusher = started.recv().unwrap();
+                    stopped += u32::from(paused.stops_within(&flusher, A_WHILE));
+                    let _release = Release(paused, flusher);
+                    let (done, waits) = channel();
+                    let other = ELEMENT - written;
+                    scope.spawn(move || done.send(read(fs, inode, other, ELEMENT)));
+                    if let Ok(found) = waits.recv_timeout(A_WHILE) {
+                        let expected = match other {
+                            0 => blocks(&[(b'c', 4), (b'a', 60)]),
+                            _ => blocks(&[(b'b', 64)]),
+                        };
+                        assert!(found == expected, "{missing}, {slow}, {written}");
+                    }
+                });
+            }
+        }
+    }
+    assert!(stopped >= 6, "{stopped}");
+}
+
 /// Threads that each know what their part of one file holds. The parts meet in
 /// the middle of sectors.
 #[test]
@@ -282,7 +373,11 @@ fn threads_change_parts_of_one_file() {
                         };
                         let from = from.min(PART - 1);
                         let length = [4096, 1 + random.below(20_000)][random.below(2) as usize];
-                        let range = from as usize..(from + length).min(PART) as usize;
+                        let end = match random.below(2) {
+                            0 => (start + from + length).next_multiple_of(4096) - start,
+                            _ => from + length,
+                        };
+                        let range = from as usize..end.min(PART) as usize;
                         match random.below(8) {
                             0 => fs.fsync(inode).unwrap(),
                             1 => fs.flush_inode(inode).unwrap(),

@@ -1,10 +1,11 @@
 //! Operations that looked up where data lie and still use these addresses.
 //!
 //! Reading a file, sharing its extents and writing over them take several steps: a
-//! look at the tree, then work without the engine. The inode's lock keeps others
-//! from changing the file meanwhile. But relocation gives the file's data other
-//! addresses and locks no inode. So an operation that works by addresses holds
-//! them here, and relocation names new ones only when nobody holds any.
+//! look at the tree, then work without the engine. The inode's lock, or its right
+//! to flush, keeps others from changing that part of the file meanwhile. But
+//! relocation gives the file's data other addresses and locks no inode. So an
+//! operation that works by addresses holds them here, and relocation names new
+//! ones only when nobody holds any.
 //!
 //! Lock order: inodes, then these addresses, then the commit lock.
 

@@ -73,6 +73,13 @@ impl WriteBuffer {
         self.bytes
     }
 
+    /// Takes all data out. What comes later is part of the same sums.
+    pub(crate) fn take(&mut self) -> Self {
+        let mut empty = Self::default();
+        empty.sums.clone_from(&self.sums);
+        std::mem::replace(self, empty)
+    }
+
     /// True once its bytes are part of a sum.
     pub(crate) const fn is_charged(&self) -> bool {
         self.sums.is_some()

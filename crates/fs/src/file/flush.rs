@@ -6,6 +6,7 @@
 //! and the data stay in memory: in the buffer or, where nothing else changes with
 //! them, beside it. Then others read and write the file meanwhile.
 
+use super::budget::Promise;
 use super::buffer::WriteBuffer;
 use super::extents::{self, Body, Found, NewExtent, NewKind};
 use super::outgoing::Sums;
@@ -92,6 +93,8 @@ struct Leaving<'f> {
     files: &'f Filesystem,
     inode: &'f Inode,
     data: Arc<WriteBuffer>,
+    /// They are in the tree.
+    are_entered: bool,
     /// Dropped last, so that whoever waits for it finds the data in their place.
     _right: FlushRight<'f>,
 }
@@ -103,18 +106,20 @@ impl<'f> Leaving<'f> {
         state: &mut InodeState,
         right: FlushRight<'f>,
     ) -> Self {
-        let data = Arc::new(std::mem::take(&mut state.buffer));
+        let data = Arc::new(state.buffer.take());
         state.leaving = Some(Arc::clone(&data));
         Self {
             files,
             inode,
             data,
+            are_entered: false,
             _right: right,
         }
     }
 
     /// The data are in the tree. `outside` is what the flush made of the state.
-    fn entered(mut self, outside: InodeState) -> Result<(), FsError> {
+    fn entered(mut self, outside: InodeState, in_flight: Promise<'_>) -> Result<(), FsError> {
+        self.are_entered = true;
         let (files, inode) = (self.files, self.inode);
         let mut state = inode.state.write_beside();
         state.leaving = None;
@@ -122,14 +127,10 @@ impl<'f> Leaving<'f> {
         state.item.nbytes = outside.item.nbytes;
         state.item.transid = outside.item.transid;
         state.item.flags = outside.item.flags;
-        let data = own(&mut self.data);
-        data.clear();
+        drop(in_flight);
+        own(&mut self.data).clear();
         if !state.buffer.is_empty() {
             return Ok(());
-        }
-        // The inode leaves the list of those with data.
-        if data.is_charged() {
-            state.buffer = std::mem::take(data);
         }
         files.buffers.forget(inode.id, &mut state);
         files.settle_size(inode.id, &mut state)
@@ -138,10 +139,11 @@ impl<'f> Leaving<'f> {
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
-        let mut state = self.inode.state.write_beside();
-        if state.leaving.take().is_none() {
+        if self.are_entered {
             return;
         }
+        let mut state = self.inode.state.write_beside();
+        state.leaving = None;
         state.flush_failed = true;
         let newer = std::mem::take(&mut state.buffer);
         state.buffer = std::mem::take(own(&mut self.data));
@@ -185,11 +187,11 @@ impl Filesystem {
             butterfs_device::about_to_wait();
         }
         let _watch = self.store.fail_on_panic();
-        let leaving = Leaving::begin(self, inode, &mut state, right);
         let mut outside = state.without_data();
+        let leaving = Leaving::begin(self, inode, &mut state, right);
         drop(state);
-        self.flush_runs(inode.id, &mut outside, &leaving.data)?;
-        leaving.entered(outside)
+        let in_flight = self.flush_runs(inode.id, &mut outside, &leaving.data)?;
+        leaving.entered(outside, in_flight)
     }
 
     /// Whether the file's data can be flushed while others read it and write to
@@ -385,16 +387,17 @@ impl Filesystem {
         // success.
         let _watch = self.store.fail_on_panic();
         let Aside { state, buffer } = &mut Aside::take(state);
-        self.flush_runs(inode.id, state, buffer)
+        self.flush_runs(inode.id, state, buffer).map(drop)
     }
 
-    /// Brings the data of `buffer` to new extents, or to where they lie.
+    /// Brings the data of `buffer` to new extents, or to where they lie. Until
+    /// the promise is dropped, their space counts as taken, not as waited for.
     fn flush_runs(
         &self,
         id: InodeId,
         state: &mut InodeState,
         buffer: &WriteBuffer,
-    ) -> Result<(), FsError> {
+    ) -> Result<Promise<'_>, FsError> {
         let plan = self.compression(state);
         let _addresses = self.store.hold_addresses();
         // No snapshot comes between the decision to write in place and the end
@@ -419,7 +422,7 @@ impl Filesystem {
         let raw = outputs
             .iter()
             .filter(|o| matches!(o.target, Target::New(_)));
-        let _in_flight = self.buffers.in_flight(raw.map(|o| o.length).sum());
+        let in_flight = self.buffers.in_flight(raw.map(|o| o.length).sum());
         let sums = Sums::wanted_unless(state.item.flags.contains(InodeFlags::NODATASUM));
         if let Err(error) = self.write_outputs(&mut outputs, sums) {
             // The space is not given back. The next flush takes other space,
@@ -432,7 +435,7 @@ impl Filesystem {
         if result.is_err() {
             self.give_back(&outputs);
         }
-        result
+        result.map(|()| in_flight)
     }
 
     /// Cuts contiguous dirty data into outputs.

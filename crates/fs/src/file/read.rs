@@ -4,6 +4,7 @@
 //! whose checksum does not match.
 
 use super::extents::{self, Body, COMPRESSED_MAX};
+use super::flush::may_lie_in_place;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState};
@@ -139,7 +140,12 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         let wanted = offset..offset.saturating_add(buffer.len() as u64);
-        if state.leaves(&wanted) {
+        // Data that are rebuilt from the rest of a row would be wrong while
+        // something in the row is overwritten.
+        let in_place = || {
+            state.leaving.is_some() && may_lie_in_place(&state) && self.store.space().has_several()
+        };
+        if state.leaves(&wanted) || in_place() {
             if let Some(count) = self.read_waiting(&state, offset, buffer) {
                 return Ok(count);
             }

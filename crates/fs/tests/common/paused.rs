@@ -55,10 +55,15 @@ impl PausedDevice {
     }
 
     pub fn wait_until_stopped(&self, thread: &str) {
+        assert!(self.stops_within(thread, PATIENCE), "it writes nothing");
+    }
+
+    /// Whether a write of the thread stops within `time`.
+    pub fn stops_within(&self, thread: &str, time: Duration) -> bool {
         let state = self.state.lock().unwrap();
         let is_running = |state: &mut State| state.held.get(thread) == Some(&false);
-        let wait = self.changed.wait_timeout_while(state, PATIENCE, is_running);
-        assert!(!wait.unwrap().1.timed_out(), "it writes nothing");
+        let wait = self.changed.wait_timeout_while(state, time, is_running);
+        !wait.unwrap().1.timed_out()
     }
 
     pub fn release(&self, thread: &str) {

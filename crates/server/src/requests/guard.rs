@@ -45,13 +45,13 @@ impl Server {
     }
 
     pub(super) fn flags(inode: &Inode) -> InodeFlags {
-        inode.state.read().item.flags
+        inode.state.read_beside().item.flags
     }
 
     /// Errors if data at `offset` must not change.
     pub(super) fn check_write(&self, inode: &Inode, offset: u64) -> Result<(), Errno> {
         self.check_tree(inode.id.tree)?;
-        let state = inode.state.read();
+        let state = inode.state.read_beside();
         let flags = state.item.flags;
         let appends = offset >= state.item.size;
         if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends)
@@ -74,7 +74,12 @@ impl Server {
             checked => return checked.map(|()| FromCache::All),
         }
         let end = request.offset + request.data.len() as u64;
-        let size = inode.state.read().item.size.clamp(request.offset, end);
+        let size = inode
+            .state
+            .read_beside()
+            .item
+            .size
+            .clamp(request.offset, end);
         let length = usize::try_from(size - request.offset).map_err(|_| Errno::EPERM)?;
         let mut had = vec![0; length];
         let read = self.files().read(inode, request.offset, &mut had);
@@ -181,7 +186,7 @@ impl Server {
     pub(super) fn check_open(&self, context: &Context<'_>, inode: &Inode) -> Result<(), Errno> {
         const S_IFMT: u32 = libc::S_IFMT;
         let (flags, mode) = {
-            let state = inode.state.read();
+            let state = inode.state.read_beside();
             (state.item.flags, state.item.mode)
         };
         if !flags.intersects(ASKED) || mode & S_IFMT != libc::S_IFREG {

@@ -120,7 +120,7 @@ impl Server {
         let spot = self.autodefrag.get().map(|_| Spot {
             offset: at,
             length: (request.data.len() - already) as u64,
-            size: inode.state.read().item.size,
+            size: inode.state.read_beside().item.size,
         });
         let written = self.files().write(&inode, at, &request.data[already..]);
         if written.is_err() && request.write_flags.from_cache {
@@ -150,7 +150,7 @@ impl Server {
     /// group.
     pub(super) fn dropped_by(&self, context: &Context<'_>, inode: &Inode) -> Privileges {
         let (mode, owner) = {
-            let item = &inode.state.read().item;
+            let item = &inode.state.read_beside().item;
             (item.mode, self.shown_owner(item.uid, item.gid))
         };
         let caller = Caller::of(context);
@@ -173,10 +173,10 @@ impl Server {
         inode: &Inode,
         node: NodeId,
     ) -> Result<(), Errno> {
-        let before = inode.state.read().item.mode;
+        let before = inode.state.read_beside().item.mode;
         let privileges = self.dropped_by(context, inode);
         self.files().drop_privileges(inode, privileges).answered()?;
-        if inode.state.read().item.mode != before {
+        if inode.state.read_beside().item.mode != before {
             self.attributes_changed(node);
         }
         Ok(())
@@ -195,7 +195,7 @@ impl Server {
     /// all rights removes the file's privileges. The requests that arrive here
     /// do not say whether the caller may keep them, so the caller is looked at.
     fn modified_by(&self, context: &Context<'_>, inode: &Inode, node: NodeId) -> Result<(), Errno> {
-        let mode = inode.state.read().item.mode;
+        let mode = inode.state.read_beside().item.mode;
         if mode & (S_ISUID | S_ISGID) != 0 && Caller::of(context).has(Capability::KeepSetId) {
             return Ok(());
         }
@@ -258,7 +258,7 @@ impl Server {
             let Some(hole) = hole.filter(|hole| written_back != Some(hole.start)) else {
                 return found.answered();
             };
-            let size = inode.state.read().item.size;
+            let size = inode.state.read_beside().item.size;
             let told = self.write_back_range(context, request.node, &hole);
             if told.is_err() && request.offset < size {
                 // What may be data counts as data.
@@ -280,7 +280,7 @@ impl Server {
     ) -> Option<Range<u64>> {
         /// The largest offset in a file.
         const END: u64 = i64::MAX as u64;
-        let size = inode.state.read().item.size;
+        let size = inode.state.read_beside().item.size;
         // With its write-back cache the kernel may know of a larger size.
         let is_cached = self.mount.write_cache == WriteCache::Kernel;
         match (target, found) {
@@ -387,7 +387,7 @@ impl Server {
             // The same number that file handles have.
             GETVERSION => {
                 let room = output.first_chunk_mut().ok_or(Errno::EINVAL)?;
-                let generation = inode.state.read().item.generation.get();
+                let generation = inode.state.read_beside().item.generation.get();
                 *room = (generation as u32).to_ne_bytes();
                 filled = 4;
             }

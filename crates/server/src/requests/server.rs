@@ -191,7 +191,7 @@ impl Server {
         let node = self.nodes.remember(self.files(), inode).answered()?;
         Ok(Entry {
             node,
-            generation: inode.state.read().item.generation.get(),
+            generation: inode.state.read_beside().item.generation.get(),
             attr,
             entry_timeout: FOREVER,
             attr_timeout: timeout,

@@ -46,7 +46,7 @@ impl Mounted {
                 "is on no Btrfs; name a path on a mounted one, or the file or device of a volume"
                     .to_owned()
             }
-            Errno::NOTCONN => "quotas are not enabled; `butterfs quota enable` does it".to_owned(),
+            Errno::NOTCONN => "quotas are not enabled (`butterfs quota enable` does it), or the server of the mount is gone (unmount it, and mount the volume again)".to_owned(),
             Errno::PERM => {
                 "not permitted: root, or who runs the mount, may do it (and the mount must be \
                  allowed to read this program's memory)"

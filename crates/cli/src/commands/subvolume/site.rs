@@ -167,7 +167,7 @@ pub fn said(site: &dyn fmt::Display, error: rustix::io::Errno) -> Failure {
         Errno::NOTEMPTY => "other subvolumes are in it; delete them first".to_owned(),
         Errno::PERM => "not permitted: it is not yours, it is the default subvolume, or it is being sent".to_owned(),
         Errno::DQUOT => "a limit of a quota group would be exceeded; `butterfs qgroup show -re` shows the limits".to_owned(),
-        Errno::NOTCONN => "quotas are not enabled; `butterfs quota enable` does it".to_owned(),
+        Errno::NOTCONN => "quotas are not enabled (`butterfs quota enable` does it), or the server of the mount is gone (unmount it, and mount the volume again)".to_owned(),
         Errno::BUSY => "it is mounted; unmount it first, or mount another subvolume".to_owned(),
         Errno::EXIST => "the name exists already".to_owned(),
         Errno::INVAL => "is no subvolume".to_owned(),
