@@ -2,9 +2,9 @@
 //!
 //! Owns what a member of an archive is, and reading the members one after the
 //! other. The crate `tar` owns the format. This module adds the fields of pax
-//! headers (names, owner, times, extended attributes) and verifies paths. Archives are
-//! hostile: a path that leads out of the archive is an error, and so is what
-//! cannot be understood.
+//! headers (names, owner, times, extended attributes) and verifies paths.
+//! Archives are hostile: a path that leads out of the archive is an error, and so
+//! is what cannot be understood.
 
 mod acl;
 mod pax;
@@ -127,7 +127,7 @@ pub fn read<E: From<ArchiveError>>(
     let entries = archive.entries().map_err(ArchiveError::from)?;
     for entry in entries {
         let mut entry = entry.map_err(ArchiveError::from)?;
-        let records = seen.borrow().records();
+        let records = seen.borrow_mut().take_records();
         if let Some(member) = member(&entry, records)? {
             visit(member, &mut entry)?;
         }

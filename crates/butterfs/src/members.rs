@@ -313,6 +313,11 @@ fn find(path: &Path, on_replacement: OnReplacement) -> Beside {
         let is_of_volume = other.fsid == own.fsid || changed_apart(&own, other);
         is_of_volume && other.device.id != own.device.id
     };
+    // The device itself may have been written since it was looked at.
+    let is_itself = |other: &Path| {
+        let other = other.metadata();
+        other.is_ok_and(|other| identity(&other) == identity(&facts))
+    };
     let is_newer = |found: &&Found| {
         let other = &found.superblock;
         let place = |of: &Superblock| (of.fsid, of.device.id);
@@ -320,6 +325,7 @@ fn find(path: &Path, on_replacement: OnReplacement) -> Beside {
             && place(other) == place(&own)
             && other.generation > own.generation
             && !found.is_first_damaged
+            && !is_itself(&found.path)
     };
     let found = look_at(places);
     let newer = found.iter().filter(is_newer);

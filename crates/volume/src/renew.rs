@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 impl LogicalSpace {
     /// Makes the copies of a range on the devices `behind` the same as those
     /// on other devices, and returns the bytes that differed. What no other
-    /// device has, or can read, stays as it is. So do rows with parity: a crash may have torn
-    /// a parity, and what is rebuilt from it may be worse than what is there.
+    /// device has, or can read, stays as it is. So do rows with parity: a crash
+    /// may have torn a parity, and what is rebuilt from it may be worse than what
+    /// is there.
     ///
     /// Nothing else may write the range meanwhile.
     ///

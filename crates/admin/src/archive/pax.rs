@@ -71,8 +71,8 @@ pub(super) struct Seen {
     /// The next block goes on with the map of a sparse file.
     is_map: bool,
     is_too_large: bool,
-    /// Records of the last member.
-    last: Vec<u8>,
+    /// Records of the last member; `None` if they cannot be parsed.
+    last: Option<Vec<Record>>,
 }
 
 impl Seen {
@@ -118,9 +118,9 @@ impl Seen {
             }
             EntryType::XGlobalHeader | EntryType::GNULongName | EntryType::GNULongLink => {}
             kind => {
-                self.last = std::mem::take(&mut self.coming);
-                let records = parse(&self.last).unwrap_or_default();
-                size = size_in(&records).unwrap_or(size);
+                self.last = parse(&std::mem::take(&mut self.coming));
+                let of_records = self.last.as_deref().and_then(size_in);
+                size = of_records.unwrap_or(size);
                 self.is_map = kind == EntryType::GNUSparse && block[MORE_IN_HEADER] == 1;
             }
         }
@@ -128,11 +128,11 @@ impl Seen {
     }
 
     /// The records of the last member.
-    pub(super) fn records(&self) -> Result<Vec<Record>, BadRecords> {
+    pub(super) fn take_records(&mut self) -> Result<Vec<Record>, BadRecords> {
         if self.is_too_large {
             return Err(BadRecords::TooLarge);
         }
-        parse(&self.last).ok_or(BadRecords::Malformed)
+        self.last.take().ok_or(BadRecords::Malformed)
     }
 }
 

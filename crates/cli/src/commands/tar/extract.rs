@@ -143,14 +143,13 @@ impl Work<'_> {
         let files = self.volume.files();
         let mut at = self.root;
         for (depth, name) in (1..).zip(path) {
-            let there = files.lookup(at, name).ok();
-            let is_own = |inode: &InodeId| !self.links.contains(inode);
-            let link = there.filter(|there| there.kind == FileType::Symlink);
-            at = match link.map(|link| link.inode).filter(is_own) {
-                Some(_) => match self.behind_link(&path[..depth]) {
-                    Some(directory) => directory,
-                    None => self.make_directory(at, name)?,
-                },
+            let behind = match files.lookup(at, name) {
+                Ok(there) if there.kind == FileType::Directory => Some(there.inode),
+                Ok(there) if there.kind == FileType::Symlink => self.behind_link(&path[..depth]),
+                _ => None,
+            };
+            at = match behind {
+                Some(directory) => directory,
                 None => self.make_directory(at, name)?,
             };
         }
