@@ -75,6 +75,12 @@ impl InodeState {
         leaving.is_some_and(|data| data.overlaps(range))
     }
 
+    /// Whether data of the file may be written where they lie.
+    pub(crate) fn may_lie_in_place(&self) -> bool {
+        let flags = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
+        self.item.flags.intersects(flags) && !self.emptied
+    }
+
     /// Errors if the inode has the flag READONLY. On a converted volume the
     /// image of the former file system has it, because a conversion back needs
     /// the image. Nobody may write to such a file, not even root. Names of it

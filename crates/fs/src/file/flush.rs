@@ -403,7 +403,7 @@ impl Filesystem {
         // No snapshot comes between the decision to write in place and the end
         // of that write.
         let in_place = self.in_place.of(id.tree);
-        let _no_snapshot = may_lie_in_place(state).then(|| in_place.read());
+        let _no_snapshot = state.may_lie_in_place().then(|| in_place.read());
         let mut outputs = Vec::new();
         for segment in segments(buffer.runs()) {
             self.cut_segment(id, state, segment, plan, &mut outputs)?;
@@ -567,7 +567,7 @@ impl Filesystem {
         state: &InodeState,
         range: Range<u64>,
     ) -> Result<Vec<(Range<u64>, Target)>, FsError> {
-        if !may_lie_in_place(state) {
+        if !state.may_lie_in_place() {
             return Ok(Vec::new());
         }
         let nocow = state.item.flags.contains(InodeFlags::NODATACOW);
@@ -743,12 +743,6 @@ impl Filesystem {
             store_item(engine, id, state)
         })
     }
-}
-
-/// Whether data of the file may be written where they lie.
-pub(super) fn may_lie_in_place(state: &InodeState) -> bool {
-    let flags = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
-    state.item.flags.intersects(flags) && !state.emptied
 }
 
 /// Errors if a file extent is damaged that `outputs` replace, or that lies

@@ -16,7 +16,7 @@
 
 use super::buffer::WriteBuffer;
 use super::extents;
-use super::flush::{Plan, may_lie_in_place};
+use super::flush::Plan;
 use super::outgoing::Sums;
 use super::output::{Output, Target, segments};
 use crate::Filesystem;
@@ -361,7 +361,7 @@ fn is_whole(state: &InodeState, sector: u64) -> bool {
         && state.disk_size == 0
         && state.item.nbytes == 0
         && state.item.mode & S_IFMT == S_IFREG
-        && !may_lie_in_place(state)
+        && !state.may_lie_in_place()
 }
 
 /// Nodes that this many files change in a tree whose root is of `level`. Each

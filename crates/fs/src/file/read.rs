@@ -4,7 +4,6 @@
 //! whose checksum does not match.
 
 use super::extents::{self, Body, COMPRESSED_MAX};
-use super::flush::may_lie_in_place;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState};
@@ -143,7 +142,7 @@ impl Filesystem {
         // Data that are rebuilt from the rest of a row would be wrong while
         // something in the row is overwritten.
         let in_place = || {
-            state.leaving.is_some() && may_lie_in_place(&state) && self.store.space().has_several()
+            state.leaving.is_some() && state.may_lie_in_place() && self.store.space().has_several()
         };
         if state.leaves(&wanted) || in_place() {
             if let Some(count) = self.read_waiting(&state, offset, buffer) {
