@@ -4,7 +4,7 @@ use crate::change::NODES_PER_PATH;
 use crate::error::FsError;
 use crate::file::extents;
 use crate::file::flush::InlineRule;
-use crate::inode::{Inode, InodeState, store_item};
+use crate::inode::{Inode, InodeState, load_item, store_item};
 use crate::names::{S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 use crate::options::{AccessTimes, Compress};
 use crate::{Filesystem, acl, dir, xattr};
@@ -119,6 +119,26 @@ pub enum Privileges {
     DropAll,
 }
 
+/// Where data wait that are not in the tree, or were not when their flush began.
+fn waiting(state: &InodeState) -> Vec<Range<u64>> {
+    let leaving = state.leaving.iter().flat_map(|data| data.runs());
+    let mut runs: Vec<_> = state
+        .buffer
+        .runs()
+        .chain(leaving)
+        .map(|(start, data)| start..start + data.len() as u64)
+        .collect();
+    runs.sort_unstable_by_key(|run| run.start);
+    runs.dedup_by(|run, before| {
+        let joins = run.start <= before.end;
+        if joins {
+            before.end = before.end.max(run.end);
+        }
+        joins
+    });
+    runs
+}
+
 impl Filesystem {
     /// Attributes of an inode.
     ///
@@ -133,7 +153,7 @@ impl Filesystem {
         }
         let item = self.store.look(|engine| {
             crate::inode::check_alive(engine, id.tree)?;
-            crate::inode::load_item(engine, id)
+            load_item(engine, id)
         })?;
         // Another thread may have loaded and changed it meanwhile.
         if let Some(inode) = self.inodes.get(id) {
@@ -148,30 +168,39 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::NotFound`] when it was deleted.
     pub fn attributes_of(&self, inode: &Inode) -> Result<Attributes, FsError> {
-        let state = inode.state.read();
+        let state = inode.state.read_beside();
         if state.deleted {
             return Err(FsError::NotFound);
         }
-        let held = if state.emptied {
-            0
-        } else {
-            state.item.nbytes.next_multiple_of(self.sector_size)
-        };
-        let allocated = held.saturating_add(self.waiting_space(inode.id, &state));
+        let allocated = self.allocated(inode.id, &state);
         Ok(Attributes::new(inode.id, &state.item, allocated))
     }
 
-    /// Bytes of waiting data that will take space which the file does not have
-    /// yet. A damaged file extent counts for nothing: reading it is an error.
-    fn waiting_space(&self, id: InodeId, state: &InodeState) -> u64 {
-        let waiting = state.buffer.bytes();
-        if waiting == 0 || state.item.nbytes == 0 || state.emptied {
-            return waiting;
-        }
+    /// Bytes of space that a file has, or needs for data that wait. A damaged
+    /// file extent counts for nothing: reading it is an error.
+    fn allocated(&self, id: InodeId, state: &InodeState) -> u64 {
         let sector = self.sector_size;
-        let end = state.disk_size.next_multiple_of(sector);
-        let prealloc = state.item.flags.contains(InodeFlags::PREALLOC);
+        let waiting = waiting(state);
+        let bytes: u64 = waiting.iter().map(|run| run.end - run.start).sum();
+        if state.emptied {
+            return bytes;
+        }
+        let held = |nbytes: u64| nbytes.next_multiple_of(sector);
+        if bytes == 0 || (state.item.nbytes == 0 && state.leaving.is_none()) {
+            return held(state.item.nbytes).saturating_add(bytes);
+        }
         let engine = self.store.read();
+        // Whether data that leave are in the tree yet, only the tree knows.
+        let entered = state
+            .leaving
+            .as_ref()
+            .and_then(|_| load_item(&engine, id).ok());
+        let (nbytes, size) = match entered {
+            Some(item) => (item.nbytes, item.size),
+            None => (state.item.nbytes, state.disk_size),
+        };
+        let end = size.next_multiple_of(sector);
+        let prealloc = state.item.flags.contains(InodeFlags::PREALLOC);
         let covered = |run: Range<u64>| {
             let found = extents::overlapping(&engine, id, run.clone(), usize::MAX);
             let real = found
@@ -184,14 +213,12 @@ impl Filesystem {
             })
             .sum::<u64>()
         };
-        let held: u64 = state
-            .buffer
-            .runs()
-            .map(|(start, data)| start..start + data.len() as u64)
+        let has_space: u64 = waiting
+            .into_iter()
             .filter(|run| prealloc || run.start < end)
             .map(covered)
             .sum();
-        waiting.saturating_sub(held)
+        held(nbytes).saturating_add(bytes.saturating_sub(has_space))
     }
 
     /// Sets attributes at a user's request: [`Filesystem::set_attributes`] if a

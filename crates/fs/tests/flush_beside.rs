@@ -151,7 +151,20 @@ fn reads_and_plain_writes_go_on() {
             fs.write(inode, 60 * KIB, &blocks(&[(b'e', 8)])).unwrap();
             assert_eq!(fs.append(inode, b"end").unwrap(), (68 * KIB, 3));
             assert_eq!(read(fs, inode, 68 * KIB, 100), b"end");
+            let attributes = fs.attributes_of(inode).unwrap();
+            assert_eq!(attributes.size, 68 * KIB + 3);
+            let allocated = match kind {
+                Kind::Preallocated => 256 * KIB,
+                _ => 72 * KIB,
+            };
+            assert_eq!(attributes.allocated, allocated, "{kind:?}");
         });
+        let synced = || {
+            fs.sync_all().unwrap();
+            fs.attributes_of(&inode).unwrap().allocated
+        };
+        let waiting = fs.attributes_of(&inode).unwrap().allocated;
+        assert_eq!(waiting, synced(), "{kind:?}");
         let parts = [
             (b'a', 12),
             (b'd', 4),
@@ -163,6 +176,36 @@ fn reads_and_plain_writes_go_on() {
         ];
         let expected = [blocks(&parts), b"end".to_vec()].concat();
         verify(bench, &image, inode, &expected);
+    }
+}
+
+/// Of a file that has nothing on the device yet.
+#[test]
+fn space_is_told_while_the_first_data_leave() {
+    for kind in [Kind::Plain, Kind::InPlace, Kind::Compressed] {
+        let (_folder, image) = mkfs(256 << 20, &[]);
+        let bench = open(&image, kind);
+        let Bench { paused, fs, .. } = &bench;
+        let inode = create(fs, kind);
+        fs.write(&inode, 0, &blocks(&[(b'a', 64)])).unwrap();
+        let allocated = || fs.attributes_of(&inode).unwrap().allocated;
+        thread::scope(|scope| {
+            let (name, started) = channel();
+            let inode = &inode;
+            scope.spawn(move || {
+                name.send(paused.hold_me()).unwrap();
+                fs.flush_inode(inode)
+            });
+            let flusher = started.recv().unwrap();
+            paused.wait_until_stopped(&flusher);
+            let _release = Release(paused, flusher);
+            assert_eq!(allocated(), 64 * KIB, "{kind:?}");
+            fs.write(inode, 60 * KIB, &blocks(&[(b'c', 8)])).unwrap();
+            assert_eq!(allocated(), 68 * KIB, "{kind:?}");
+        });
+        assert_eq!(allocated(), 68 * KIB, "{kind:?}");
+        fs.sync_all().unwrap();
+        assert_eq!(allocated(), 68 * KIB, "{kind:?}");
     }
 }
 
