@@ -16,6 +16,7 @@ use butterfs_testkit::tree_view::FileKind;
 use butterfs_testkit::{Capability, Manifest, Op, Random};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 fn btrfs(words: &[&str]) -> Vec<u8> {
     let out = Command::new("btrfs").args(words).output().unwrap();
@@ -371,6 +372,63 @@ fn links_lead_nowhere() {
     }
     let left = std::fs::metadata(&outside).unwrap().permissions();
     assert!(!left.readonly());
+}
+
+/// A file shorter than its parent's, and compressed data behind its new end.
+#[test]
+fn what_was_cut_does_not_come_back_before_compressed_data() {
+    use butterfs::receive::{NewSubvolume, Target as _};
+    use butterfs::{Algorithm, BlockDevice, MemoryDevice, MkfsOptions};
+    use butterfs_format::compression::Scratch;
+    use butterfs_format::send_stream::{Command, EncodedWrite, Encoding, SourceStamp};
+    use butterfs_format::{FileOffset, Generation};
+    const BLOCK: usize = 8192;
+    let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(256 << 20));
+    butterfs::mkfs::make_on(&[device.clone()], &MkfsOptions::default()).unwrap();
+    let volume = Volume::open_devices(vec![device], OpenOptions::default()).unwrap();
+    let root = volume.files().root();
+    let mut target = VolumeTarget::new(volume.files().clone(), root);
+    let stamp = |number: u8| SourceStamp {
+        uuid: [number; 16],
+        ctransid: Generation(1),
+    };
+    let path = b"file";
+    let file = Command::MakeFile { path, inode: None };
+    let old = Command::Write {
+        path,
+        offset: FileOffset(0),
+        data: &[b'o'; BLOCK],
+    };
+    let cut = Command::Truncate { path, size: 5000 };
+    let mut packed = vec![0; 4096];
+    let mut scratch = Scratch::default();
+    let level = Algorithm::Zstd.default_level();
+    let new = scratch.compress(Algorithm::Zstd, level, &[b'n'; BLOCK], &mut packed, 4096);
+    assert!(new.is_some());
+    let new = Command::EncodedWrite(EncodedWrite {
+        path,
+        offset: FileOffset(BLOCK as u64),
+        file_length: BLOCK as u64,
+        length: BLOCK as u64,
+        skip: 0,
+        compression: Encoding::of(Algorithm::Zstd, 0),
+        data: &packed,
+    });
+    for (name, number, commands) in [("first", 1, [file, old]), ("second", 2, [cut, new])] {
+        let new = NewSubvolume {
+            name: name.into(),
+            stamp: stamp(number),
+            parent: (number > 1).then(|| stamp(number - 1)),
+        };
+        target.begin(&new, Start::New).unwrap();
+        for command in &commands {
+            target.apply(command).unwrap();
+        }
+        target.finish().unwrap();
+    }
+    let found = volume.read_file(b"/second/file").unwrap();
+    let expected = [vec![b'o'; 5000], vec![0; BLOCK - 5000], vec![b'n'; BLOCK]].concat();
+    assert!(found == expected);
 }
 
 fn receive_unmounted(image: &Path, stream: &[u8], start: Start) -> Result<Received, String> {

@@ -244,7 +244,7 @@ impl Filesystem {
         }
         // A log is replayed before anything else changes.
         let waits = self.store.read().waiting_log().is_some();
-        if waits || !self.visited.write().insert(tree) || !self.is_alive(tree) {
+        if waits || !self.is_alive(tree) {
             return;
         }
         if let Err(error) = self.delete_orphans(tree) {
@@ -273,24 +273,22 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Deletes the inodes without names that a crash left in `tree`.
+    /// Deletes the inodes without names that a crash left in `tree`, or its
+    /// source when it was snapshotted. Nothing is left of these if somebody
+    /// looked into the tree before.
     ///
     /// # Errors
     /// Damage, reading.
     pub fn delete_orphans(&self, tree: TreeId) -> Result<usize, FsError> {
-        self.visited.write().insert(tree);
-        let mut numbers = Vec::new();
-        {
-            let engine = self.store.read();
-            let mut cursor = Cursor::seek_in(&*engine, tree, &key(InodeNumber(0)))?;
-            while let Some(found) = cursor.key() {
-                if found.objectid != object::ORPHAN || found.item_type != ItemType::ORPHAN_ITEM {
-                    break;
-                }
-                numbers.push(InodeNumber(found.offset));
-                cursor.next()?;
+        let numbers = {
+            // Others, who may make files without names, wait here at their
+            // first look. So those files are not in the list.
+            let mut visited = self.visited.write();
+            if !visited.insert(tree) {
+                return Ok(0);
             }
-        }
+            self.orphans(tree)?
+        };
         for number in &numbers {
             let id = InodeId {
                 tree,
@@ -312,5 +310,19 @@ impl Filesystem {
             }
         }
         Ok(numbers.len())
+    }
+
+    fn orphans(&self, tree: TreeId) -> Result<Vec<InodeNumber>, FsError> {
+        let engine = self.store.read();
+        let mut numbers = Vec::new();
+        let mut cursor = Cursor::seek_in(&*engine, tree, &key(InodeNumber(0)))?;
+        while let Some(found) = cursor.key() {
+            if found.objectid != object::ORPHAN || found.item_type != ItemType::ORPHAN_ITEM {
+                break;
+            }
+            numbers.push(InodeNumber(found.offset));
+            cursor.next()?;
+        }
+        Ok(numbers)
     }
 }

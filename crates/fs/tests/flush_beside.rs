@@ -315,6 +315,41 @@ fn nothing_is_lost_if_the_device_fails() {
     }
 }
 
+/// Data that come while the others are flushed cannot be written.
+#[test]
+fn a_subvolume_is_not_read_only_while_data_wait() {
+    let (_folder, image) = mkfs(256 << 20, &[]);
+    let bench = open(&image, Kind::Plain);
+    let Bench { paused, faults, fs } = &bench;
+    let inode = create(fs, Kind::Plain);
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    let later = fs.create(fs.root(), b"later", &new).unwrap();
+    fs.write(&inode, 0, &blocks(&[(b'a', 64)])).unwrap();
+    let done = thread::scope(|scope| {
+        let (name, started) = channel();
+        let setter = scope.spawn(move || {
+            name.send(paused.hold_me()).unwrap();
+            fs.set_subvolume_access(TreeId::FS, Access::ReadOnly)
+        });
+        let setter_name = started.recv().unwrap();
+        paused.wait_until_stopped(&setter_name);
+        fs.write(&later, 0, &blocks(&[(b'b', 64)])).unwrap();
+        faults.inject(Fault::Fail(Operation::Write, When::After(1)));
+        paused.release(&setter_name);
+        setter.join().unwrap()
+    });
+    done.unwrap_err();
+    assert_eq!(
+        fs.subvolume_access(TreeId::FS).unwrap(),
+        Access::ReadWrite,
+        "its content still changes"
+    );
+    fs.set_subvolume_access(TreeId::FS, Access::ReadOnly)
+        .unwrap();
+    assert_eq!(fs.dirty_bytes(), 0);
+    verify(bench, &image, later, &blocks(&[(b'b', 64)]));
+}
+
 /// While a row is overwritten, its data and its parity do not match, so nothing
 /// may be rebuilt from it.
 #[test]

@@ -13,6 +13,7 @@ use crate::error::StoreError;
 use crate::missing::Tries;
 use crate::reserve::{Crowding, Purpose};
 use crate::{Access, Store};
+use butterfs_format::Logical;
 use crossbeam_utils::sync::ShardedLockWriteGuard;
 use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
@@ -171,6 +172,16 @@ impl Store {
         let engine = self.change();
         self.check_writable()?;
         Ok(engine)
+    }
+
+    /// Returns allocated space that nothing refers to. This needs no room for
+    /// nodes, so it works on a full volume too. A failed volume keeps the space.
+    pub fn give_back(&self, pieces: impl IntoIterator<Item = (Logical, u64)>) {
+        if let Ok(mut engine) = self.change_writable() {
+            for (logical, length) in pieces {
+                engine.give_back(logical, length);
+            }
+        }
     }
 
     /// Begins a change that touches at most `nodes` nodes. Commits first if

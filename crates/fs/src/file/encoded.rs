@@ -81,6 +81,9 @@ impl Filesystem {
         if !fits || state.item.flags.intersects(plain) {
             return Ok(false);
         }
+        if units[0].offset > state.item.size {
+            self.load_tail(inode, &mut state, &space)?;
+        }
         self.leave_inline_for_good(inode, &mut state, &space)?;
         let mut outputs: Vec<Output<'_>> = units
             .iter()

@@ -676,13 +676,11 @@ impl Filesystem {
     }
 
     pub(super) fn give_back(&self, outputs: &[Output<'_>]) {
-        if let Ok(mut engine) = self.store.begin(0, Purpose::Shrink) {
-            for output in outputs {
-                if let Target::New(Some(start)) = output.target {
-                    engine.give_back(Logical(start), output.disk_length());
-                }
-            }
-        }
+        let allocated = outputs.iter().filter_map(|output| match output.target {
+            Target::New(Some(start)) => Some((Logical(start), output.disk_length())),
+            _ => None,
+        });
+        self.store.give_back(allocated);
     }
 
     /// Brings the file extents of written outputs into the tree.

@@ -184,6 +184,28 @@ impl VolumeTarget {
         }
         Err(TargetError::Other("the volume changes all the time".into()))
     }
+
+    /// Data come first. So the next commit that says that the subvolume is whole
+    /// has all of its data.
+    fn finish_subvolume(&self, current: &mut Current) -> Result<(), TargetError> {
+        current.files.settle()?;
+        self.files.flush_all()?;
+        if current.noted {
+            let root = self.files.inode(current.files.root())?;
+            self.files.remove_xattr(&root, NOTE)?;
+        }
+        let tree = current.files.root().tree;
+        let stamp = current.new.stamp;
+        let received = Received {
+            uuid: stamp.uuid,
+            sent_generation: stamp.ctransid,
+            sent_time: Timespec::default(),
+        };
+        self.files.set_received(tree, &received)?;
+        self.files.set_subvolume_access(tree, Access::ReadOnly)?;
+        self.files.sync_all()?;
+        Ok(())
+    }
 }
 
 /// A note in an attribute: the generation of the tree that has it, and itself.
@@ -303,28 +325,11 @@ impl Target for VolumeTarget {
         let Some(mut current) = self.current.take() else {
             return Ok(());
         };
-        if let Err(error) = current.files.settle() {
+        let finished = self.finish_subvolume(&mut current);
+        if finished.is_err() {
             self.current = Some(current);
-            return Err(error);
         }
-        // Data come first. So the next commit that says that the subvolume is
-        // whole has all of its data.
-        self.files.flush_all()?;
-        if current.noted {
-            let root = self.files.inode(current.files.root())?;
-            self.files.remove_xattr(&root, NOTE)?;
-        }
-        let tree = current.files.root().tree;
-        let stamp = current.new.stamp;
-        let received = Received {
-            uuid: stamp.uuid,
-            sent_generation: stamp.ctransid,
-            sent_time: Timespec::default(),
-        };
-        self.files.set_received(tree, &received)?;
-        self.files.set_subvolume_access(tree, Access::ReadOnly)?;
-        self.files.sync_all()?;
-        Ok(())
+        finished
     }
 
     fn interrupt(&mut self, applied: Option<Position>) -> Result<Left, TargetError> {

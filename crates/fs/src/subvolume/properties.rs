@@ -108,29 +108,46 @@ impl Filesystem {
     /// space.
     pub fn set_subvolume_access(&self, tree: TreeId, access: Access) -> Result<(), FsError> {
         self.flush_tree(tree)?;
-        self.change_tree(tree, (4 * NODES_PER_PATH, Purpose::Shrink), |engine| {
+        let before = self.change_subvolume_access(tree, access)?;
+        if access == Access::ReadWrite {
+            return Ok(());
+        }
+        // An operation that still saw the subvolume as writable has its file
+        // locked. Waits for that operation, then flushes its data. Nothing
+        // changes after that.
+        for inode in self.inodes.of_tree(tree) {
+            drop(inode.state.write());
+        }
+        let flushed = self.flush_tree(tree);
+        if flushed.is_err() && before == Access::ReadWrite {
+            // Its content still changes, when a later flush succeeds.
+            self.change_subvolume_access(tree, before)?;
+        }
+        flushed
+    }
+
+    /// Sets the property alone. Gives what it was before.
+    fn change_subvolume_access(&self, tree: TreeId, access: Access) -> Result<Access, FsError> {
+        let room = (4 * NODES_PER_PATH, Purpose::Shrink);
+        let before = self.change_tree(tree, room, |engine| {
             if access == Access::ReadWrite {
                 if engine.is_tree_kept(tree) {
                     return Err(FsError::NotPermitted("it is being sent"));
                 }
                 forget_received(engine, tree)?;
             }
-            Ok(engine.change_root_item(tree, |item| match access {
+            let before = engine.tree_state(tree)?.item.flags;
+            engine.change_root_item(tree, |item| match access {
                 Access::ReadOnly => item.flags |= RootFlags::READONLY,
                 Access::ReadWrite => item.flags -= RootFlags::READONLY,
-            })?)
+            })?;
+            Ok(before)
         })?;
         self.write_rules.note_change();
-        if access == Access::ReadOnly {
-            // An operation that still saw the subvolume as writable has its
-            // file locked. Waits for that operation, then flushes its data.
-            // Nothing changes after that.
-            for inode in self.inodes.of_tree(tree) {
-                drop(inode.state.write());
-            }
-            self.flush_tree(tree)?;
-        }
-        Ok(())
+        Ok(match before.contains(RootFlags::READONLY) {
+            true => Access::ReadOnly,
+            false => Access::ReadWrite,
+        })
     }
 
     /// Notes that `tree` was received. Gives the generation and time that are

@@ -161,12 +161,16 @@ impl FileSystem for Server {
                 SetIdBits::Clear => self.dropped_by(context, &inode),
             },
         };
-        if request.ctime.is_none() {
-            self.files().change_attributes(&inode, &set).answered()?;
+        let done = if request.ctime.is_none() {
+            self.files().change_attributes(&inode, &set).answered()
         } else {
             // The kernel reports the times of cached writes. The writes
             // themselves already counted as changes.
-            self.files().set_attributes(&inode, &set).answered()?;
+            self.files().set_attributes(&inode, &set).answered()
+        };
+        match request.size {
+            Some(_) => self.or_drop_pages(request.node, done)?,
+            None => done?,
         }
         self.attr_reply(&inode)
     }

@@ -21,6 +21,7 @@ use butterfs_fuse::request::{
 };
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
 use std::ops::Range;
+use std::sync::Arc;
 
 const GETFLAGS: u32 = 0x8008_6601;
 const SETFLAGS: u32 = 0x4008_6602;
@@ -122,27 +123,71 @@ impl Server {
             length: (request.data.len() - already) as u64,
             size: inode.state.read_beside().item.size,
         });
-        let written = self.files().write(&inode, at, &request.data[already..]);
-        if written.is_err() && request.write_flags.from_cache {
+        let written = if request.write_flags.from_cache {
+            let written = self.write_all(&inode, at, &request.data[already..]);
             // Readers would see pages that the file does not get.
-            self.drop_pages(request.node);
-        }
-        let written = already + written.answered()?;
+            self.or_drop_pages(request.node, written)?;
+            request.data.len()
+        } else {
+            self.files().write(&inode, at, request.data).answered()?
+        };
         if let (Some(autodefrag), Some(spot)) = (self.autodefrag.get(), spot) {
             autodefrag.note(inode.id, spot);
         }
-        if request.write_flags.clear_set_id {
-            self.drop_privileges(context, &inode, request.node)?;
+        let finished = self.finish_write(context, &inode, request);
+        self.or_drop_pages(request.node, finished)?;
+        Ok(written)
+    }
+
+    /// The kernel takes pages for written if the first of them are.
+    fn write_all(&self, inode: &Arc<Inode>, at: u64, data: &[u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &data[done..];
+            done += match self
+                .files()
+                .write(inode, at + done as u64, rest)
+                .answered()?
+            {
+                0 => return Err(Errno::EIO),
+                written => written,
+            };
         }
-        let flags = Self::flags(&inode);
+        Ok(())
+    }
+
+    /// What a write asks for beyond the data.
+    fn finish_write(
+        &self,
+        context: &Context<'_>,
+        inode: &Inode,
+        request: &Write<'_>,
+    ) -> Result<(), Errno> {
+        if request.write_flags.clear_set_id {
+            self.drop_privileges(context, inode, request.node)?;
+        }
+        let flags = Self::flags(inode);
         if flags.contains(InodeFlags::SYNC) {
-            self.files().fsync(&inode).answered()?;
+            self.files().fsync(inode).answered()?;
         } else if request.flags.contains(OFlags::DIRECT) && flags.contains(InodeFlags::NODATACOW) {
             // Databases rely on this: when a direct write over data in place is
             // finished, the device has it, though perhaps not durably.
-            self.files().flush_inode(&inode).answered()?;
+            self.files().flush_inode(inode).answered()?;
         }
-        Ok(written)
+        Ok(())
+    }
+
+    /// After an error, a part of a change may be done. The kernel believes that
+    /// nothing is, so it drops what it knows of the file.
+    pub(super) fn or_drop_pages<T>(
+        &self,
+        node: NodeId,
+        result: Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if result.is_err() {
+            self.drop_pages(node);
+        }
+        result
     }
 
     /// Which privileges a file loses if the caller may not keep all of them.
@@ -227,18 +272,9 @@ impl Server {
         let done = self
             .files()
             .fallocate(&inode, mode, request.offset, request.length);
-        if done.is_err()
-            && !matches!(
-                mode,
-                FallocateMode::Allocate | FallocateMode::AllocateKeepSize
-            )
-        {
-            // A part may be zeros now. The kernel drops its pages only after
-            // success.
-            self.drop_pages(request.node);
-        }
-        done.answered()?;
-        self.modified_by(context, &inode, request.node)
+        let done = done.answered();
+        let finished = done.and_then(|()| self.modified_by(context, &inode, request.node));
+        self.or_drop_pages(request.node, finished)
     }
 
     /// Finds data or a hole. Where the file has a hole, the kernel may have data
@@ -306,21 +342,31 @@ impl Server {
         let from = self.inode(request.node_in)?;
         let to = self.inode(request.node_out)?;
         self.check_write(&to, request.offset_out)?;
+        let copied = self.copy_to(context, (&from, &to), request);
+        self.or_drop_pages(request.node_out, copied)
+    }
+
+    fn copy_to(
+        &self,
+        context: &Context<'_>,
+        (from, to): (&Arc<Inode>, &Arc<Inode>),
+        request: &CopyFileRange,
+    ) -> Result<u64, Errno> {
         let copied = self
             .files()
             .copy_range(
-                (&from, request.offset_in),
-                (&to, request.offset_out),
+                (from, request.offset_in),
+                (to, request.offset_out),
                 request.length,
             )
             .answered()?;
-        self.modified_by(context, &to, request.node_out)?;
+        self.modified_by(context, to, request.node_out)?;
         // For writes, the kernel asks for this itself.
-        let is_durable = Self::flags(&to).contains(InodeFlags::SYNC)
+        let is_durable = Self::flags(to).contains(InodeFlags::SYNC)
             || self.mount.sync_data
             || intent::copies_durably(context.pid);
         if is_durable {
-            self.files().fsync(&to).answered()?;
+            self.files().fsync(to).answered()?;
         }
         Ok(copied)
     }

@@ -1,0 +1,114 @@
+//! What a mount shows after a request that could not be carried out, or only in
+//! part: the file as it is.
+
+use super::support::{Bench, can_mount, is_root, said};
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn python(script: &str, bench: &Bench) -> Output {
+    let mut python = Command::new("python3");
+    python.args(["-c", script]).arg(bench.path(""));
+    python.output().expect("python3 runs")
+}
+
+/// Unmounts a tmpfs when dropped.
+struct Memory<'p>(&'p Path);
+
+impl Drop for Memory<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
+    }
+}
+
+/// Cuts a file while the device takes no data, then writes behind its end when
+/// the device takes them again.
+const CUT: &str = r"
+import os, sys, time
+os.chdir(sys.argv[1])
+name = 'mnt/file'
+file = os.open(name, os.O_CREAT | os.O_RDWR)
+os.pwrite(file, b'o' * 65536, 0)
+os.fsync(file)
+os.pwrite(file, b'n' * 65536, 0)
+filler = os.open('small/filler', os.O_CREAT | os.O_RDWR)
+left = os.fstatvfs(filler)
+os.posix_fallocate(filler, 0, left.f_bavail * left.f_frsize)
+# From here on the kernel does not ask for attributes by itself.
+os.fstat(file)
+try:
+    os.ftruncate(file, 32768)
+    raise SystemExit('the device took data')
+except OSError:
+    pass
+deadline = time.monotonic() + 20
+while os.fstat(file).st_size != 32768 or os.pread(file, 10, 40000):
+    assert time.monotonic() < deadline, 'the kernel shows what the file does not have'
+    time.sleep(0.01)
+os.unlink('small/filler')
+os.close(filler)
+os.pwrite(file, b'l' * 100, 40000)
+expected = b'n' * 32768 + bytes(40000 - 32768) + b'l' * 100
+assert os.pread(file, 65536, 0) == expected
+os.fsync(file)
+assert os.pread(file, 65536, 0) == expected
+";
+
+#[test]
+fn a_cut_that_met_an_error_is_seen() {
+    if !can_mount() {
+        return;
+    }
+    if !is_root() {
+        println!("skipped: mounting a small tmpfs needs root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+        return;
+    }
+    let bench = Bench::new();
+    let small = bench.path("small");
+    std::fs::create_dir(&small).expect("a directory");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=30m", "tmpfs"])
+        .arg(&small)
+        .status();
+    assert!(mounted.expect("mount runs").success());
+    let memory = Memory(&small);
+    bench.run(&["mkfs", "-q", "-b", "512m", "small/volume"]);
+    let mounted = bench.mount_source("small/volume", "commit=300", "mnt");
+    let done = python(CUT, &bench);
+    assert!(done.status.success(), "{}", said(&done));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    let found = bench.run(&["cat", "small/volume:/file"]);
+    let expected = ["n".repeat(32768), "\0".repeat(7232), "l".repeat(100)].concat();
+    assert!(found == expected);
+    drop(memory);
+}
+
+/// Changes a file through a mapping, for half of which there is room. The
+/// write-back buffer takes half of the request.
+const PART: &str = r"
+import errno, mmap, os, sys
+os.chdir(sys.argv[1])
+file = os.open('mnt/file', os.O_CREAT | os.O_RDWR)
+os.ftruncate(file, 1 << 20)
+pages = mmap.mmap(file, 1 << 20)
+pages[:] = b'm' * (1 << 20)
+try:
+    pages.flush()
+    raise SystemExit('msync reports that all is written')
+except OSError as error:
+    assert error.errno in (errno.EDQUOT, errno.EIO, errno.ENOSPC), error
+";
+
+#[test]
+fn pages_that_are_written_in_part_are_not_reported_as_written() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.run(&["quota", "enable", "volume"]);
+    bench.run(&["qgroup", "limit", "800k", "0/5", "volume"]);
+    let _mounted = bench.mount("rw,memory=4m");
+    let done = python(PART, &bench);
+    assert!(done.status.success(), "{}", said(&done));
+}
