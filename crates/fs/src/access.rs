@@ -72,6 +72,10 @@ pub trait Credentials {
     /// Whether the capability holds for a file of this owner. Root of a user
     /// namespace has it for files whose user and group the namespace knows.
     fn has_over(&self, capability: Capability, owner: Owner) -> bool;
+    /// Whether [`Capability::Owner`] holds over what belongs to this user. Root
+    /// of a user namespace has it over the users that the namespace knows,
+    /// whatever the group is.
+    fn stands_in_for(&self, user: u32) -> bool;
 }
 
 /// The attributes of an inode that decide who may do what.
@@ -167,7 +171,7 @@ impl Guarded {
     /// Whether `who` counts as the owner.
     #[must_use]
     pub fn is_owned_by(self, who: &impl Credentials) -> bool {
-        who.user() == self.owner.uid || who.has_over(Capability::Owner, self.owner)
+        who.user() == self.owner.uid || who.stands_in_for(self.owner.uid)
     }
 
     /// Whether the sticky bit of this directory keeps `who`, who may change
@@ -242,6 +246,11 @@ mod tests {
             self.capability == Some(capability)
                 && self.known.contains(&owner.uid)
                 && self.known.contains(&owner.gid)
+        }
+
+        fn stands_in_for(&self, user: u32) -> bool {
+            self.asked.set(self.asked.get() + 1);
+            self.capability == Some(Capability::Owner) && self.known.contains(&user)
         }
     }
 
@@ -368,5 +377,21 @@ mod tests {
         let mut fowner = caller(11, &[]);
         fowner.capability = Some(Capability::Owner);
         assert!(!sticky.sticks(&fowner, victim(12)));
+    }
+
+    #[test]
+    fn a_namespace_owns_what_its_users_own_whatever_the_group_is() {
+        let mut root = caller(0, &[]);
+        root.capability = Some(Capability::Owner);
+        root.known = 0..15;
+        let of = |uid, gid| Guarded {
+            mode: S_IFDIR | S_ISVTX | 0o777,
+            owner: Owner { uid, gid },
+        };
+        assert!(of(10, 20).is_owned_by(&root));
+        assert!(!of(16, 10).is_owned_by(&root));
+        // Removing from a sticky directory needs both.
+        assert!(of(99, 99).sticks(&root, of(10, 20)));
+        assert!(!of(99, 99).sticks(&root, of(10, 12)));
     }
 }

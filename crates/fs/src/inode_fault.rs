@@ -66,9 +66,6 @@ pub enum InodeFault {
     /// A subvolume has no item that says where it is.
     #[error("a subvolume lacks its reference; run a check of the volume")]
     NoSubvolumeRef,
-    /// All inode numbers of the subvolume were given out.
-    #[error("no inode number is left; run a check of the volume")]
-    NoNumberLeft,
     /// A deleted subvolume cannot be freed.
     #[error("it was deleted, and cannot be freed: {0}")]
     CannotBeFreed(StoreError),

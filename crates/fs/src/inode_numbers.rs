@@ -5,9 +5,8 @@
 //! does not use are lost, and one subvolume has 2^64 of them.
 
 use crate::error::FsError;
-use crate::inode_fault::InodeFault;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::Engine;
+use butterfs_store::{Engine, StoreError};
 use butterfs_tree::Cursor;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -55,7 +54,8 @@ impl InodeNumbers {
     /// [used](Self::used).
     ///
     /// # Errors
-    /// Reading, damage.
+    /// No space if all numbers were given out, as in the kernel; reading,
+    /// damage.
     pub(crate) fn next(&self, engine: &Engine, tree: TreeId) -> Result<InodeNumber, FsError> {
         RUNS.with_borrow_mut(|runs| {
             let is_it = |run: &Run| run.owner == self.owner && run.tree == tree;
@@ -101,16 +101,12 @@ impl InodeNumbers {
             }
         };
         // The numbers above are not inodes'.
-        let end = (first + RUN).min(TreeId::LAST_SUBVOLUME.get() + 1);
+        let end = first
+            .saturating_add(RUN)
+            .min(TreeId::LAST_SUBVOLUME.get() + 1);
         if first >= end {
-            return Err(FsError::Damaged {
-                inode: InodeId {
-                    tree,
-                    number: InodeNumber(first),
-                },
-                at: None,
-                fault: Box::new(InodeFault::NoNumberLeft),
-            });
+            tracing::error!(%tree, "no inode number is left in this subvolume");
+            return Err(StoreError::NoSpace.into());
         }
         next.insert(tree, end);
         Ok(first..end)

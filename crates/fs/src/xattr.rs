@@ -138,7 +138,8 @@ impl Filesystem {
     /// Value of an extended attribute.
     ///
     /// # Errors
-    /// [`FsError::NoAttribute`], damage, reading.
+    /// [`FsError::NoAttribute`], [`FsError::NotSupported`] for unknown
+    /// namespaces, damage, reading.
     pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>, FsError> {
         // The kernel asks for the ACLs of everything it looks at.
         if !matches!(name, ACL_ACCESS | ACL_DEFAULT) {
@@ -146,7 +147,10 @@ impl Filesystem {
         }
         self.store.look(|engine| {
             check_alive(engine, id.tree)?;
-            get(engine, id, name)?.ok_or(FsError::NoAttribute)
+            get(engine, id, name)?.ok_or_else(|| match check_name(name) {
+                Err(error @ FsError::NotSupported(_)) => error,
+                _ => FsError::NoAttribute,
+            })
         })
     }
 

@@ -6,8 +6,8 @@ use crate::requests::{Server, Transported};
 use crate::service::{Farewell, Runner};
 use crate::{join, options, place, service, source, uring};
 use butterfs::{
-    Access, BlockDevice, FileDevice, MountOptions, OnReplacement, Part, Subvolume, Transport,
-    TreeId, Volume,
+    Access, BlockDevice, FileDevice, FsError, MountOptions, OnReplacement, Part, Subvolume,
+    Transport, TreeId, Volume,
 };
 use butterfs_device::DeviceError;
 use butterfs_fuse::mount::{MountError, MountKind, UnmountMode, Unmounter};
@@ -176,7 +176,10 @@ pub fn mount(
         })?;
         devices.push(Arc::new(opened));
     }
-    let volume = Volume::open_devices(devices, open);
+    let volume = Volume::open_devices(devices, open).and_then(|volume| {
+        check_root(&volume)?;
+        Ok(volume)
+    });
     let volume = volume.map_err(|error| ServerError::Open {
         source_path: source.to_owned(),
         error,
@@ -203,6 +206,18 @@ pub fn mount(
         return Err(error);
     }
     Ok(Mounted::Served(serving))
+}
+
+/// Errors unless the top directory can be used. The kernel looks at it only
+/// when the mount is there.
+fn check_root(volume: &Volume) -> Result<(), FsError> {
+    let files = volume.files();
+    let mode = files.attributes(files.root())?.mode;
+    if mode & libc::S_IFMT != libc::S_IFDIR {
+        let reason = "the root of the subvolume is no directory; run a check of the volume";
+        return Err(FsError::Invalid(reason));
+    }
+    Ok(())
 }
 
 /// The other devices of a volume: those that the options name, or otherwise

@@ -70,8 +70,10 @@ impl Store {
         let mut members = Members::read(devices, options.states)?;
         let superblock = &members.superblock().clone();
         check_features(superblock, options)?;
+        // One of them alone may be wrong: the device's item decides, later.
+        let bytes = superblock.total_bytes.min(superblock.device.total_bytes);
         if let Some(device) = members.one()
-            && superblock.total_bytes > device.size()
+            && bytes > device.size()
             && superblock.num_devices == 1
         {
             return Err(StoreError::NoSuperblock {
@@ -79,17 +81,20 @@ impl Store {
                 reason: format!(
                     "its volume has {} bytes, but the device has only {}. It was cut short: get a \
                      complete copy; `butterfs check` says what is left of this one",
-                    superblock.total_bytes,
+                    bytes,
                     device.size()
                 ),
             });
         }
         let copies_differ = !members.copies_agree();
         let mut engine = load_engine(&mut members, superblock, options)?;
-        if options.free_space == FreeSpace::Remade {
+        // A tree that is not valid (the kernel was making it) is made anew too.
+        let remakes =
+            options.free_space == FreeSpace::Remade || engine.allocation.remakes_free_space;
+        if remakes {
             engine.begin_remake(options.access)?;
         }
-        if options.access == Access::ReadWrite && options.free_space == FreeSpace::Kept {
+        if options.access == Access::ReadWrite && !remakes {
             // How much of the space can be given out is known only then.
             for start in engine.groups_with_rows() {
                 engine.load_group_at(start)?;
@@ -227,7 +232,7 @@ fn load_by_roots(
         engine.generation = Generation(generation.saturating_add(members::apart()));
     }
     engine.load_chunks(options.access)?;
-    engine.load_trees(options.roots)?;
+    engine.load_trees(options.roots, options.access)?;
     // A change of all headers may be done on some devices only.
     if options.states == States::Usable
         && let Some(split) = members.split()
@@ -380,10 +385,9 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
             false => Headers::Agree,
         },
     };
-    // A tree whose root is there but not valid is made anew too.
-    let remakes_free_space = options.free_space == FreeSpace::Remade
-        && options.access == Access::ReadWrite
-        && superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+    let remakes_free_space = options.access == Access::ReadWrite
+        && superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
+        && (options.free_space == FreeSpace::Remade || !superblock.has_valid_free_space_tree());
     let free_space_tree = !remakes_free_space && superblock.has_valid_free_space_tree();
     Engine {
         stamp: NodeStamp {
@@ -494,7 +498,7 @@ impl Engine {
         Ok(())
     }
 
-    fn load_trees(&mut self, roots: Roots) -> Result<(), StoreError> {
+    fn load_trees(&mut self, roots: Roots, access: Access) -> Result<(), StoreError> {
         let root = self.node(self.root(TreeId::ROOT)?)?;
         verify_root(&root, TreeId::ROOT)?;
         let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
@@ -508,7 +512,8 @@ impl Engine {
             let found = self.tree_state(tree).map(|state| state.root);
             if tree == TreeId::FS || found.is_ok() {
                 let root = found?;
-                if roots == Roots::OrBackups {
+                // Whoever changes the volume must learn of damage before.
+                if roots == Roots::OrBackups || access == Access::ReadWrite {
                     self.node(root)?;
                 }
             } else {

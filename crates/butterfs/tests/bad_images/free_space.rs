@@ -363,3 +363,28 @@ fn an_old_cache_is_put_out_of_use() {
     device.save(&path).unwrap();
     judge::judge_image(&path, "an old cache");
 }
+
+/// As in the kernel, which leaves such a tree when it is stopped while it makes
+/// it.
+#[test]
+fn a_tree_that_is_not_valid_is_made_anew_by_every_writer() {
+    let image = image(Single);
+    let sound = keys(&open(&image.copy(), Access::ReadOnly).unwrap()).len();
+    let all = damages(&image);
+    for (what, device) in all.iter().filter(|(what, _)| what.contains("missing")) {
+        edit_superblock(device, |superblock| {
+            superblock.compat_ro -= CompatRo::FREE_SPACE_TREE_VALID;
+        });
+        let before = device.snapshot();
+        drop(open(device, Access::ReadOnly).unwrap());
+        assert_eq!(device.first_difference(&before), None);
+        let volume = open(device, Access::ReadWrite).unwrap();
+        assert!(keys(&volume).len().abs_diff(sound) < 20, "{what}");
+        volume.write_file(b"new", &[3; 100_000]).unwrap();
+        volume.close().unwrap();
+        drop(volume);
+        let now = read_superblock(&**device).unwrap().superblock;
+        assert!(now.has_valid_free_space_tree(), "{what}");
+        judge_volume(device, &image, what);
+    }
+}

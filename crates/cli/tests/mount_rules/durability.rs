@@ -3,7 +3,7 @@
 //! killed then.
 
 use super::io::{Way, Worker, Written};
-use super::support::{Bench, Foreground, can_mount, said};
+use super::support::{Bench, Foreground, can_mount, is_root, said};
 use butterfs::{OpenOptions, Volume};
 use rustix::fs::{Mode, OFlags};
 use std::path::Path;
@@ -398,4 +398,53 @@ fn what_a_server_left_in_its_log_is_read_without_a_mount() {
     assert_eq!(out, "in the log");
     let after = std::fs::read(bench.path("volume")).expect("the image");
     assert!(before == after, "the image is read alone");
+}
+
+/// Writes to a cache of the kernel, whose times another change makes the kernel
+/// tell at once.
+const TIMES: &str = r"
+import os, sys, time
+os.chdir(sys.argv[1])
+def times(name):
+    facts = os.stat(name)
+    return facts.st_mtime_ns, facts.st_ctime_ns
+changes = {
+    'renamed': lambda name: os.rename(name, name + '-new') or name + '-new',
+    'linked': lambda name: os.link(name, name + '-new') or name,
+    'marked': lambda name: os.setxattr(name, 'user.x', b'1') or name,
+    'left': lambda name: name,
+}
+told = {}
+for name, change in changes.items():
+    file = os.open(name, os.O_CREAT | os.O_RDWR)
+    os.write(file, b'x')
+    name = change(name)
+    told[name] = times(name)
+    time.sleep(0.05)
+    os.fsync(file)
+    os.close(file)
+with open('/proc/sys/vm/drop_caches', 'w') as out:
+    out.write('3')
+for name, before in told.items():
+    assert times(name) == before, (name, before, times(name))
+";
+
+#[test]
+fn cached_data_are_as_old_as_the_write() {
+    if !can_mount() {
+        return;
+    }
+    if !is_root() {
+        println!("skipped: dropping caches needs root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+        return;
+    }
+    let bench = Bench::new();
+    let _mounted = bench.mount("writeback");
+    let done = Command::new("python3")
+        .args(["-c", TIMES])
+        .arg(bench.path("mnt"))
+        .output()
+        .expect("python3 runs");
+    assert!(done.status.success(), "{}", said(&done));
 }

@@ -219,6 +219,14 @@ def operations(top):
         os.chown(f, OWNER, -1)
         return show(f)
 
+    @add("chown-to-nobody-else", "f")
+    def _():
+        os.chown(f, -1, -1)
+        return show(f)
+
+    for name in ("foo.bar", "user", "system.foo", "security", "os2.x"):
+        add("unknown-xattr-" + name, "f")(lambda name=name: os.getxattr(f, name) and None)
+
     @add("user-xattr", "f")
     def _():
         os.setxattr(f, "user.x", b"1")

@@ -42,6 +42,14 @@ enum Place {
     End,
 }
 
+/// Which time of change a write sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stamp {
+    Now,
+    /// None: the caller tells it apart.
+    ToldApart,
+}
+
 impl Filesystem {
     /// Writes `data` at `offset`. Gives how many bytes were written: all,
     /// unless an error came after the first of them. The data are durable after
@@ -52,6 +60,31 @@ impl Filesystem {
     /// the inode is no file; no space; errors of reading the sectors at the
     /// edges, or of flushing older data.
     pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize, FsError> {
+        self.write_stamped(inode, offset, data, Stamp::Now)
+    }
+
+    /// [`Filesystem::write`] of data that a cache kept until now. Their times
+    /// are those of the writes to the cache, which are told apart
+    /// ([`Filesystem::set_attributes`]).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_kept(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<usize, FsError> {
+        self.write_stamped(inode, offset, data, Stamp::ToldApart)
+    }
+
+    fn write_stamped(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+        stamp: Stamp,
+    ) -> Result<usize, FsError> {
         offset
             .checked_add(data.len() as u64)
             .filter(|end| *end <= SIZE_MAX)
@@ -59,7 +92,7 @@ impl Filesystem {
         let mut done = 0;
         while done < data.len() {
             let part = &data[done..data.len().min(done + self.chunk())];
-            match self.write_chunk(inode, Place::At(offset + done as u64), part) {
+            match self.write_chunk(inode, Place::At(offset + done as u64), part, stamp) {
                 Ok(_) => done += part.len(),
                 Err(error) if done == 0 => return Err(error),
                 Err(error) => {
@@ -79,7 +112,7 @@ impl Filesystem {
     /// As [`Filesystem::write`].
     pub fn append(&self, inode: &Arc<Inode>, data: &[u8]) -> Result<(u64, usize), FsError> {
         let part = &data[..data.len().min(self.chunk())];
-        let at = self.write_chunk(inode, Place::End, part)?;
+        let at = self.write_chunk(inode, Place::End, part, Stamp::Now)?;
         Ok((at, part.len()))
     }
 
@@ -121,7 +154,13 @@ impl Filesystem {
     }
 
     /// Buffers `data` and gives where they begin.
-    fn write_chunk(&self, inode: &Arc<Inode>, place: Place, data: &[u8]) -> Result<u64, FsError> {
+    fn write_chunk(
+        &self,
+        inode: &Arc<Inode>,
+        place: Place,
+        data: &[u8],
+        stamp: Stamp,
+    ) -> Result<u64, FsError> {
         self.store.check_writable()?;
         let rounded = (data.len() as u64).next_multiple_of(self.sector_size);
         if !self.is_unruled(inode) {
@@ -165,10 +204,12 @@ impl Filesystem {
         // sees these data.
         self.store.check_open()?;
         self.buffers.note_write();
-        let time = now();
         state.item.size = state.item.size.max(end);
-        state.item.mtime = time;
-        state.item.ctime = time;
+        if stamp == Stamp::Now {
+            let time = now();
+            state.item.mtime = time;
+            state.item.ctime = time;
+        }
         state.item.sequence = state.item.sequence.wrapping_add(1);
         if promise.is_none() {
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;

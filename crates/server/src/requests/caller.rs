@@ -106,14 +106,22 @@ impl Credentials for Caller<'_> {
 
     fn has_over(&self, capability: Capability, owner: Owner) -> bool {
         let facts = self.facts();
-        let knows = |ranges: &[std::ops::Range<u64>], id: u32| {
-            ranges.iter().any(|range| range.contains(&u64::from(id)))
-        };
         facts.effective & bit(capability) != 0
             && facts.namespace.as_ref().is_none_or(|known| {
                 knows(&known.users, owner.uid) && knows(&known.groups, owner.gid)
             })
     }
+
+    fn stands_in_for(&self, user: u32) -> bool {
+        let facts = self.facts();
+        let namespace = facts.namespace.as_ref();
+        facts.effective & bit(Capability::Owner) != 0
+            && namespace.is_none_or(|known| knows(&known.users, user))
+    }
+}
+
+fn knows(ranges: &[std::ops::Range<u64>], id: u32) -> bool {
+    ranges.iter().any(|range| range.contains(&u64::from(id)))
 }
 
 /// Whether the process at the other end of a socket may administer the volume:

@@ -214,10 +214,7 @@ impl Server {
             // This offset is beyond the end of any file.
             return self.check_write(inode, u64::MAX);
         }
-        // A request for nothing at all only removes set-id bits, from a file
-        // that was written to.
-        let nothing = !others && request.atime.is_none() && request.mtime.is_none();
-        if nothing {
+        if asks_nothing(request) {
             return self.check_tree(inode.id.tree);
         }
         self.check_change(inode)
@@ -295,6 +292,16 @@ fn changes_more_than_times(request: &SetAttr) -> bool {
         || request.uid.is_some()
         || request.gid.is_some()
         || request.size.is_some()
+}
+
+/// Whether nothing is to change but set-id bits: of a chown(2) that names
+/// neither owner nor group, and before a file is written to by somebody who may
+/// not keep them.
+pub(super) fn asks_nothing(request: &SetAttr) -> bool {
+    !changes_more_than_times(request)
+        && request.atime.is_none()
+        && request.mtime.is_none()
+        && request.ctime.is_none()
 }
 
 /// Whether a kernel with a write-back cache reports the times of its cached

@@ -2,7 +2,7 @@
 
 use super::answered::{Answered, errno};
 use super::convert;
-use super::guard::is_of_cached_writes;
+use super::guard::{asks_nothing, is_of_cached_writes};
 use super::protected::attributes_last;
 use super::server::{Server, Transported};
 use crate::attributes::{FACTS, LABEL, PLACE, SERVICE, STATS};
@@ -157,8 +157,11 @@ impl FileSystem for Server {
             ctime: request.ctime.map(convert::timespec),
             btime: None,
             privileges: match request.set_id {
-                SetIdBits::Keep => Privileges::Keep,
                 SetIdBits::Clear => self.dropped_by(context, &inode),
+                SetIdBits::Keep if asks_nothing(&request) => {
+                    self.dropped_by_owner(context, &inode)?
+                }
+                SetIdBits::Keep => Privileges::Keep,
             },
         };
         let done = if request.ctime.is_none() {

@@ -139,19 +139,20 @@ impl Server {
         Ok(written)
     }
 
-    /// The kernel takes pages for written if the first of them are.
+    /// The kernel takes pages for written if the first of them are. With its
+    /// write-back cache it tells the times of writes by itself.
     fn write_all(&self, inode: &Arc<Inode>, at: u64, data: &[u8]) -> Result<(), Errno> {
         let mut done = 0;
         while done < data.len() {
-            let rest = &data[done..];
-            done += match self
-                .files()
-                .write(inode, at + done as u64, rest)
-                .answered()?
-            {
-                0 => return Err(Errno::EIO),
-                written => written,
+            let (files, at, rest) = (self.files(), at + done as u64, &data[done..]);
+            let written = match self.mount.write_cache {
+                WriteCache::Kernel => files.write_kept(inode, at, rest),
+                WriteCache::Server => files.write(inode, at, rest),
             };
+            match written.answered()? {
+                0 => return Err(Errno::EIO),
+                written => done += written,
+            }
         }
         Ok(())
     }
@@ -207,6 +208,22 @@ impl Server {
         } else {
             Privileges::DropAll
         }
+    }
+
+    /// What a request for nothing removes. It is the owner's chown(2) to nobody
+    /// else, or announces a write or fallocate(2), which removes the same.
+    pub(super) fn dropped_by_owner(
+        &self,
+        context: &Context<'_>,
+        inode: &Inode,
+    ) -> Result<Privileges, Errno> {
+        let attributes = self.files().attributes_of(inode).answered()?;
+        let has_any = !attributes.is_directory() && attributes.mode & (S_ISUID | S_ISGID) != 0;
+        let guarded = self.guarded_by(&attributes);
+        if !has_any || !guarded.is_owned_by(&Caller::of(context)) {
+            return Ok(Privileges::Keep);
+        }
+        Ok(self.dropped_by(context, inode))
     }
 
     /// Removes set-id bits and capabilities from a file that was written to.

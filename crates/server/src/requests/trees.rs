@@ -9,6 +9,7 @@ use super::answered::Answered;
 use super::argument::{Bytes, Fields};
 use super::callers_memory::write_caller;
 use super::ioctl::{LOOKUP_SIZE, SEARCH_HEADER, SEARCH_INTO_SIZE, SEARCH_ITEMS, SEARCH_SIZE};
+use super::nodes::inode_shown_as;
 use super::server::Server;
 use butterfs::{InodeId, InodeNumber, TreeId, TreeItem};
 use butterfs_format::{ItemType, Key};
@@ -189,7 +190,11 @@ impl Server {
             0 => at.tree,
             id => TreeId(id),
         };
-        let directory = InodeNumber(bytes.u64(8)?);
+        // The number may be the one that programs see.
+        let directory = match inode_shown_as(bytes.u64(8)?, tree) {
+            shown if shown.tree == tree => shown.number,
+            _ => InodeNumber(bytes.u64(8)?),
+        };
         let answer = output.get_mut(..LOOKUP_SIZE).ok_or(Errno::EINVAL)?;
         answer.fill(0);
         let mut fields = Fields {

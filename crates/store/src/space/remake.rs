@@ -107,7 +107,7 @@ impl Engine {
             tracing::warn!(
                 groups,
                 ranges,
-                "clear_cache: the free-space tree is made anew from the extent tree"
+                "the free-space tree is made anew from the extent tree"
             );
         }
         Ok(())
