@@ -384,7 +384,7 @@ fn what_was_cut_does_not_come_back_before_compressed_data() {
     use butterfs_format::{FileOffset, Generation};
     const BLOCK: usize = 8192;
     let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(256 << 20));
-    butterfs::mkfs::make_on(&[device.clone()], &MkfsOptions::default()).unwrap();
+    butterfs::mkfs::make_on(std::slice::from_ref(&device), &MkfsOptions::default()).unwrap();
     let volume = Volume::open_devices(vec![device], OpenOptions::default()).unwrap();
     let root = volume.files().root();
     let mut target = VolumeTarget::new(volume.files().clone(), root);

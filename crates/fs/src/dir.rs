@@ -75,15 +75,37 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
 
 /// If an entry names a subvolume that does not lie in the entry's directory, an
 /// empty directory stands for it. The inode number of that directory is this
-/// constant plus the subvolume's id.
-const ABSENT_SUBVOLUMES: u64 = 1 << 39;
+/// constant plus the subvolume's id. No directory tree gets to such a number.
+const ABSENT_SUBVOLUMES: u64 = 1 << 63;
+/// Ids of subvolumes are below this.
+const IDS: u64 = 1 << 48;
 
 /// True for the empty directory that a snapshot shows in place of a nested
 /// subvolume. The subvolume itself stays with the original. Such a directory is
 /// in no tree.
 #[must_use]
 pub const fn is_absent_subvolume(id: InodeId) -> bool {
-    id.number.0 >= ABSENT_SUBVOLUMES && id.number.0 < 2 * ABSENT_SUBVOLUMES
+    absent_subvolume(id).is_some()
+}
+
+/// The id of the subvolume that is not where this empty directory is;
+/// [`is_absent_subvolume`].
+#[must_use]
+pub const fn absent_subvolume(id: InodeId) -> Option<u64> {
+    match id.number.0.checked_sub(ABSENT_SUBVOLUMES) {
+        Some(subvolume) if subvolume < IDS => Some(subvolume),
+        _ => None,
+    }
+}
+
+/// The empty directory that stands for a subvolume in `tree`;
+/// [`is_absent_subvolume`].
+#[must_use]
+pub const fn in_place_of_absent(tree: TreeId, subvolume: u64) -> InodeId {
+    InodeId {
+        tree,
+        number: InodeNumber(ABSENT_SUBVOLUMES + subvolume % IDS),
+    }
 }
 
 /// What the entry `name` of `dir` points to.
@@ -109,10 +131,7 @@ fn target(
             number: InodeNumber::ROOT,
         }
     } else {
-        InodeId {
-            tree: dir.tree,
-            number: InodeNumber(ABSENT_SUBVOLUMES + location.objectid % ABSENT_SUBVOLUMES),
-        }
+        in_place_of_absent(dir.tree, location.objectid)
     };
     Ok(Target {
         inode,
