@@ -8,6 +8,7 @@ use butterfs_device::{Access, FileDevice};
 use butterfs_format::checksum::crc32c_raw;
 use butterfs_format::features::CompatRo;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_fs::names::{NewInode, Owner, S_IFDIR};
 use butterfs_fs::{Filesystem, Options};
 use butterfs_store::{OpenOptions, Store};
 use butterfs_testkit::capability::Capability;
@@ -507,4 +508,25 @@ btrfs-convert v.img > /dev/null 2>&1
     image.update(FS, inode, |item| put(item, 16, 4097));
     drop(image);
     assert!(report(&path).has(FaultCode::InodeSize));
+}
+
+/// A new subvolume never gets a number that the kernel refuses.
+#[test]
+fn the_last_number_of_a_subvolume_is_given_and_none_after_it() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let sound = Sound::new(dir.path(), "", "btrfs -q subvolume create sub");
+    // Any item with the number before the last one.
+    let last = (1 << 48) - 1;
+    sound.with(|image| {
+        let key = Key::new(last - 1, ItemType::PERSISTENT_ITEM, 0);
+        image.insert(TreeId::ROOT, key, &[0; 8]);
+    });
+    let fs = open(&sound.changed);
+    let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    let made = fs.create_subvolume(fs.root(), b"last", &new);
+    assert_eq!(made.expect("the last number is free"), TreeId(last));
+    assert!(fs.create_subvolume(fs.root(), b"none", &new).is_err());
 }
