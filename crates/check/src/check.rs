@@ -30,6 +30,7 @@ use crate::visited::Visited;
 use crate::walk::{Leaf, Outcome, Tree, Visitor, Walker};
 use crate::{DataChecksums, Options};
 use butterfs_device::BlockDevice;
+use butterfs_format::features::CompatRo;
 use butterfs_format::{ItemType, NodeRef, TreeId};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
 use parking_lot::Mutex;
@@ -414,8 +415,15 @@ impl<'a> Check<'a> {
             let text = format!("it counts {counted} used bytes; the extents have {used}");
             context.fault(FaultCode::SuperblockBytesUsed, Place::default(), text);
         }
+        let compat = context.superblock.compat_ro;
+        let has_tree = compat.contains(CompatRo::FREE_SPACE_TREE);
+        if has_tree && !compat.contains(CompatRo::FREE_SPACE_TREE_VALID) {
+            let text = "the superblock does not mark it as valid";
+            let place = Place::tree(TreeId::FREE_SPACE);
+            context.fault(FaultCode::FreeSpaceNotValid, place, text);
+        }
         if let Some(free) = &extents.free
-            && context.superblock.has_valid_free_space_tree()
+            && has_tree
         {
             free_space::compare(context, free, &extents.groups, [&run.data, &run.nodes]);
         }

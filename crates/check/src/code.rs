@@ -113,6 +113,7 @@ codes! {
 
     FreeSpaceInvalid = "free-space-invalid", "An item of the free-space tree is impossible.";
     FreeSpaceOrphan = "free-space-orphan", "Entries of the free-space tree belong to no block group (mkfs.btrfs 6.2 leaves such entries; ButterFS deletes them when it first writes to the volume).";
+    FreeSpaceNotValid = "free-space-not-valid", "The free-space tree is not marked as valid. Nobody believes it; the first mount for writing makes it anew.";
     FreeSpaceInfoMissing = "free-space-info-missing", "A block group is not in the free-space tree.";
     FreeSpaceWrongGroup = "free-space-wrong-group", "A free range does not lie within its block group.";
     FreeSpaceCount = "free-space-count", "The free-space tree's number of free ranges is wrong.";
@@ -174,6 +175,7 @@ impl FaultCode {
     pub const fn severity(self) -> Severity {
         match self {
             Self::FreeSpaceOrphan
+            | Self::FreeSpaceNotValid
             | Self::DeviceMissing
             | Self::SuperblockCopyStale
             | Self::InodeCache

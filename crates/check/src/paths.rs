@@ -1,6 +1,7 @@
 //! Paths of the inodes that faults name, if their names lead to the root.
 
 use crate::context::{Context, Lookup};
+use crate::inodes::run::is_inode;
 use crate::report::Report;
 use butterfs_format::item::inode::{ExtrefEntries, RefEntries};
 use butterfs_format::{InodeNumber, ItemType, Key, NodeRef, TreeId};
@@ -16,7 +17,7 @@ pub(crate) fn add(report: &mut Report, context: &Context<'_>, roots: &FxHashMap<
     for fault in &mut report.faults {
         if let (Some(tree), Some(key)) = (fault.place.tree, fault.place.key)
             && tree.is_subvolume()
-            && (InodeNumber::ROOT.get()..crate::inodes::run::RESERVED).contains(&key.objectid)
+            && is_inode(key.objectid)
         {
             fault.path = path(&lookup, tree, key.objectid);
         }

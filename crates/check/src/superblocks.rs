@@ -6,7 +6,7 @@ use crate::report::{Collector, Place};
 use butterfs_device::{BlockDevice, DeviceError};
 use butterfs_format::features::Incompat;
 use butterfs_format::item::device::DeviceItem;
-use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
+use butterfs_format::superblock::{COPIES, LABEL_SIZE, SIZE, SuperFlags, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset, ParseError};
 use std::sync::Arc;
 use thiserror::Error;
@@ -298,6 +298,9 @@ fn fields(superblock: &Superblock, faults: &Collector) {
     }
     if superblock.chunk_root_generation > superblock.generation {
         fault("its chunk tree is newer than itself".to_owned());
+    }
+    if superblock.label.len() >= LABEL_SIZE {
+        fault("its label does not end with a zero byte".to_owned());
     }
     // Old versions of mkfs wrote 4096 for every sector size.
     if ![4096, superblock.sector_size].contains(&superblock.stripe_size) {

@@ -121,14 +121,19 @@ impl TreeId {
     pub const DATA_RELOC: Self = Self(u64::MAX - 8);
     /// First identity of a user's subvolume.
     pub const FIRST_SUBVOLUME: Self = Self(256);
-    /// Last identity of a user's subvolume.
+    /// Greatest identity of a user's subvolume. The upper 16 bits are 0, because
+    /// in the number of a quota group they hold the group's level.
+    pub const SUBVOLUME_MAX: Self = Self((1 << 48) - 1);
+    /// Last number before those of internal trees. The numbers from
+    /// [`Self::SUBVOLUME_MAX`] up to here belong to no tree, but inodes have
+    /// them.
     pub const LAST_SUBVOLUME: Self = Self(u64::MAX - 255);
 
     /// True for trees that hold files: the top level and every subvolume.
     #[must_use]
     pub const fn is_subvolume(self) -> bool {
         self.0 == Self::FS.0
-            || (self.0 >= Self::FIRST_SUBVOLUME.0 && self.0 <= Self::LAST_SUBVOLUME.0)
+            || (self.0 >= Self::FIRST_SUBVOLUME.0 && self.0 <= Self::SUBVOLUME_MAX.0)
     }
 }
 

@@ -139,7 +139,7 @@ impl Engine {
         let next = match self.forest.next_tree {
             Some(next) => next,
             None => {
-                let last = Key::new(TreeId::LAST_SUBVOLUME.get(), ItemType::MAX, u64::MAX);
+                let last = Key::new(TreeId::SUBVOLUME_MAX.get(), ItemType::MAX, u64::MAX);
                 let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &last)?;
                 let highest = if cursor.prev()? { cursor.key() } else { None };
                 let highest = highest.map_or(0, |key| key.objectid);
@@ -149,7 +149,7 @@ impl Engine {
                 highest.max(TreeId::FIRST_SUBVOLUME.get() - 1) + 1
             }
         };
-        if next > TreeId::LAST_SUBVOLUME.get() {
+        if next > TreeId::SUBVOLUME_MAX.get() {
             return Err(StoreError::NoSpace);
         }
         self.forest.next_tree = Some(next + 1);

@@ -354,11 +354,15 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
         let mut count: u32 = 0;
         let mut end = None;
         while let Some(range) = free.next_if(|range| range.start < group.end) {
+            let touches = end == Some(range.start);
+            let in_bitmaps = info.is_some_and(|info| info.uses_bitmaps);
             // A free range may continue in the next bitmap and counts once.
-            // Outside of bitmaps, each item counts: ranges that touch would be
-            // one item.
-            if end != Some(range.start) || info.is_none_or(|info| !info.uses_bitmaps) {
+            // Outside of bitmaps, each item counts.
+            if !touches || !in_bitmaps {
                 count = count.saturating_add(1);
+            }
+            if touches && info.is_some() && !in_bitmaps {
+                split(range, &fault);
             }
             end = Some(range.end);
             found.push(range.start, range.end.min(group.end));
@@ -409,6 +413,15 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
             text,
         );
     }
+}
+
+/// Reports a free range that begins where the one before it ends. Writers keep
+/// such a pair as one item, and look for it as one item.
+fn split(range: &Free, fault: &impl Fn(FaultCode, Key, String)) {
+    let length = range.end.saturating_sub(range.start);
+    let key = Key::new(range.start, ItemType::FREE_SPACE_EXTENT, length);
+    let text = "it touches the free range before it; both should be one item".to_owned();
+    fault(FaultCode::FreeSpaceInvalid, key, text);
 }
 
 fn differences(

@@ -61,6 +61,10 @@ pub(crate) enum ExtentFault {
     /// A reference that counts zero.
     #[error("it counts nothing")]
     Count,
+    /// The key of a data reference is below the hash of the reference, so that
+    /// the kernel does not find it.
+    #[error("it lies at {found}, before its hash {hash}, where the kernel does not look for it")]
+    BeforeHash { found: u64, hash: u64 },
 }
 
 /// An extent as the extent tree records it.
@@ -225,8 +229,7 @@ pub(crate) fn parse_keyed(key: Key, data: &[u8]) -> Result<Option<(By, u64)>, Ex
         ItemType::SHARED_BLOCK_REF => (By::Parent(key.offset), 1),
         ItemType::SHARED_DATA_REF => (By::Leaf(key.offset), u64::from(r.u32()?)),
         ItemType::EXTENT_DATA_REF => {
-            // The key need not be the hash: if it is taken, writers use the next
-            // free one.
+            // The key need not be the hash: see `verify_place`.
             let (by, count, _) = read_data(&mut r)?;
             (by, count)
         }
@@ -239,4 +242,26 @@ pub(crate) fn parse_keyed(key: Key, data: &[u8]) -> Result<Option<(By, u64)>, Ex
         return Err(ExtentFault::Count);
     }
     Ok(Some(entry))
+}
+
+/// Checks the key of a reference that has its own item. If the key of a data
+/// reference's hash is taken, writers use the next free one. So its key may be
+/// greater than the hash, but never less.
+///
+/// # Errors
+/// [`ExtentFault::BeforeHash`]
+pub(crate) fn verify_place(key: Key, by: By) -> Result<(), ExtentFault> {
+    let By::File {
+        root,
+        inode,
+        offset,
+    } = by
+    else {
+        return Ok(());
+    };
+    let (found, hash) = (key.offset, data_hash(root, inode, offset));
+    if found < hash {
+        return Err(ExtentFault::BeforeHash { found, hash });
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 //! its neighbours, adds all references to the tally, and gathers which space is
 //! used.
 
-use super::item::{ExtentItem, parse_keyed};
+use super::item::{ExtentItem, parse_keyed, verify_place};
 use super::tally::{Record, Shape, Tally};
 use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
@@ -130,6 +130,24 @@ impl ExtentScan<'_, '_> {
         }
     }
 
+    /// Reads a reference that has its own item.
+    fn keyed(&self, leaf: &Leaf<'_>, key: Key, data: &[u8]) {
+        let fault = |code, text| self.context.fault(code, leaf.item(key), text);
+        match parse_keyed(key, data) {
+            Ok(Some((by, count))) => {
+                self.tally.add(key.objectid, Record::Recorded { by, count });
+                if let Err(error) = verify_place(key, by) {
+                    fault(FaultCode::ExtentItemInvalid, error.to_string());
+                }
+            }
+            Ok(None) => {
+                let text = "the extent tree holds no such items".to_owned();
+                fault(FaultCode::ItemUnexpected, text);
+            }
+            Err(error) => fault(FaultCode::ExtentItemInvalid, error.to_string()),
+        }
+    }
+
     fn overlap(&self, key: Key, end: u64) {
         let text = format!("it begins before the extent before it ends (at {end})");
         let place = Place::item(TreeId::EXTENT, key);
@@ -203,21 +221,7 @@ impl Visitor for ExtentScan<'_, '_> {
                     run.groups
                         .extend(parse_group(self.context, leaf, key, data));
                 }
-                _ => match parse_keyed(key, data) {
-                    Ok(Some((by, count))) => {
-                        self.tally.add(key.objectid, Record::Recorded { by, count });
-                    }
-                    Ok(None) => {
-                        let text = "the extent tree holds no such items";
-                        self.context
-                            .fault(FaultCode::ItemUnexpected, leaf.item(key), text);
-                    }
-                    Err(fault) => {
-                        let text = fault.to_string();
-                        self.context
-                            .fault(FaultCode::ExtentItemInvalid, leaf.item(key), text);
-                    }
-                },
+                _ => self.keyed(leaf, key, data),
             }
         }
         self.taken.add(run.memory());

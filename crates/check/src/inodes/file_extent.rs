@@ -41,6 +41,7 @@ pub(crate) fn check(
         FileExtentBody::Inline(data) => {
             inline(rules, bounds, key, extent, data);
             let length = extent.ram_bytes.min(bounds.sector.saturating_mul(16));
+            inode.is_inline = true;
             inode.ends_with_nul = extent.compression.is_none() && data.last() == Some(&0);
             inode.bytes = inode.bytes.saturating_add(length);
             let end = length.next_multiple_of(bounds.sector);
@@ -149,8 +150,9 @@ pub(crate) fn summed_prealloc(bounds: &Bounds<'_>, extent: &FileExtent<'_>) -> O
     (bounds.covered.bytes_within(range.clone()) > 0).then_some(range)
 }
 
-/// Checks inline data: they lie at the beginning of the file, are not empty and
-/// fit in a sector.
+/// Checks inline data: they lie at the beginning of the file and are not empty.
+/// What is stored is shorter than a sector. Compressed data may fill a sector
+/// when they are decompressed.
 fn inline(rules: &Rules<'_>, bounds: &Bounds<'_>, key: Key, extent: &FileExtent<'_>, data: &[u8]) {
     let fault = |text: String| rules.fault(FaultCode::FileExtentInline, key, text);
     if key.offset != 0 {
@@ -160,8 +162,11 @@ fn inline(rules: &Rules<'_>, bounds: &Bounds<'_>, key: Key, extent: &FileExtent<
     if extent.ram_bytes == 0 || stored == 0 {
         return fault("it is empty".to_owned());
     }
-    let most = bounds.sector;
-    if extent.ram_bytes > most {
+    let sector = bounds.sector;
+    if extent.ram_bytes > sector {
         fault(format!("{} bytes do not fit a sector", extent.ram_bytes));
+    } else if stored >= sector {
+        let text = format!("it stores {stored} bytes; data of a whole sector are not inline");
+        fault(text);
     }
 }

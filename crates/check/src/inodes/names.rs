@@ -1,11 +1,12 @@
 //! Names and their three sides: the hashed entry, the index entry, and the
 //! inode's own record.
 
+use super::run::is_inode;
 use crate::hash::SumHash;
 use butterfs_format::checksum::{extref_hash, name_hash};
 use butterfs_format::item::dir::{DirEntries, DirEntry};
 use butterfs_format::item::inode::{ExtrefEntries, RefEntries};
-use butterfs_format::{InodeNumber, ItemType, Key, ParseError};
+use butterfs_format::{InodeNumber, ItemType, Key, ParseError, TreeId};
 use thiserror::Error;
 
 /// The most bytes of a name.
@@ -26,6 +27,9 @@ pub(crate) enum NameFault {
     /// A directory entry points neither to an inode nor to a subvolume.
     #[error("the entry {name:?} points to {location}")]
     Target { name: String, location: Key },
+    /// An index is so great that no directory has reached it.
+    #[error("its index {0} is too great; programs that list the directory fail")]
+    Index(u64),
     /// An index item holds more than one entry.
     #[error("it has several entries")]
     SeveralEntries,
@@ -48,6 +52,10 @@ pub(crate) enum NameFault {
     #[error("it has no attribute")]
     NoAttribute,
 }
+
+/// The first index that no directory reaches. A position in a listing has no
+/// room for a greater one.
+const INDEX_END: u64 = 1 << 62;
 
 /// One side of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,9 +117,10 @@ pub(crate) fn is_valid(name: &[u8]) -> bool {
 /// Returns the target of an entry: an inode of the same subvolume, or (true) a
 /// subvolume.
 fn target_of(location: Key) -> Option<(u64, bool)> {
+    let number = location.objectid;
     match location.item_type {
-        ItemType::INODE_ITEM if location.offset == 0 => Some((location.objectid, false)),
-        ItemType::ROOT_ITEM => Some((location.objectid, true)),
+        ItemType::INODE_ITEM if location.offset == 0 && is_inode(number) => Some((number, false)),
+        ItemType::ROOT_ITEM if TreeId(number).is_subvolume() => Some((number, true)),
         _ => None,
     }
 }
@@ -174,6 +183,10 @@ pub(crate) fn entries(
     }
     if seen.is_empty() {
         return Err(NameFault::NoEntry);
+    }
+    // A listing goes on behind this index.
+    if is_index && key.offset.saturating_add(1) >= INDEX_END {
+        return Err(NameFault::Index(key.offset));
     }
     Ok(())
 }

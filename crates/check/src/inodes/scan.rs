@@ -5,7 +5,7 @@ use super::name_sink::NameSink;
 use super::names::{self, Name, NameFault};
 use super::prealloc::Suspects;
 use super::refs;
-use super::run::{DIRECTORY, Facts, FsRun, Rules, SYMLINK, entry_kind, kind_of};
+use super::run::{DIRECTORY, Facts, FsRun, Rules, SYMLINK, entry_kind, is_inode, kind_of};
 use crate::budget::Taken;
 use crate::code::FaultCode;
 use crate::context::Context;
@@ -196,8 +196,15 @@ impl FsScan<'_, '_> {
             let text = "it belongs to the inode cache of old kernels";
             return rules.fault(FaultCode::InodeCache, key, text);
         }
-        if key.objectid < InodeNumber::ROOT.get() {
-            let text = "no inode of a subvolume has this number";
+        if !is_inode(key.objectid) {
+            run.inode(rules, key.objectid);
+            if key.item_type == ItemType::EXTENT_DATA {
+                self.extent(rules, run, leaf, key, data);
+            }
+            let text = format!(
+                "{} is reserved; no inode of a subvolume has it",
+                key.objectid
+            );
             return rules.fault(FaultCode::ItemUnexpected, key, text);
         }
         match key.item_type {

@@ -5,13 +5,15 @@ use crate::code::FaultCode;
 use crate::context::{Context, Lookup};
 use crate::extents::tally::By;
 use crate::inodes::names::{self, is_valid};
+use crate::inodes::run::is_inode;
+use crate::inodes::scan;
 use crate::report::Place;
 use crate::walk::Tree;
 use butterfs_format::bytes::Reader;
 use butterfs_format::checksum::name_hash;
 use butterfs_format::features::CompatRo;
 use butterfs_format::item::dir::DirEntries;
-use butterfs_format::item::inode::RefEntries;
+use butterfs_format::item::inode::{InodeItem, RefEntries};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::node::LEVEL_MAX;
 use butterfs_format::{
@@ -125,6 +127,13 @@ pub(crate) fn impossible_fields(
     if item.drop_level > LEVEL_MAX {
         fault(format!("its deletion is at level {}", item.drop_level));
     }
+    // The key of the progress is that of a branch, so the level is not 0. The
+    // object alone decides whether there is a progress.
+    if item.drop_level == 0
+        && let Some(key) = item.drop_progress.filter(|key| key.objectid != 0)
+    {
+        fault(format!("its deletion is at {key} of level 0"));
+    }
     let known = RootFlags::known().0;
     if item.flags.0 & !known != 0 {
         fault(format!("it has unknown flags {:#x}", item.flags.0 & !known));
@@ -141,6 +150,7 @@ impl Roots {
                 | ItemType::ROOT_BACKREF
                 | ItemType::ORPHAN_ITEM
                 | ItemType::DIR_ITEM
+                | ItemType::INODE_ITEM
                 | ItemType::INODE_REF
         )
     }
@@ -180,6 +190,7 @@ impl Roots {
                         context.fault(FaultCode::NameInvalid, place, fault.to_string());
                     }
                 }
+                ItemType::INODE_ITEM => inode(context, *key, data),
                 ItemType::INODE_REF => {
                     if let Some(Err(error)) = RefEntries::new(data).find(Result::is_err) {
                         let place = Place::item(TreeId::ROOT, *key);
@@ -206,6 +217,10 @@ impl Roots {
             ));
         }
         impossible_fields(&item, context.superblock.generation, fault);
+        if id > TreeId::SUBVOLUME_MAX && id <= TreeId::LAST_SUBVOLUME {
+            let most = TreeId::SUBVOLUME_MAX;
+            fault(format!("no tree has number {id}; subvolumes end at {most}"));
+        }
         let is_global = [
             TreeId::EXTENT,
             TreeId::CSUM,
@@ -402,6 +417,25 @@ impl Roots {
                 context.fault(FaultCode::RootEntryMissing, place, text);
             }
         }
+    }
+}
+
+/// Checks an inode of the tree of roots: its directory, or a file of the old
+/// space cache.
+fn inode(context: &Context<'_>, key: Key, data: &[u8]) {
+    let place = Place::item(TreeId::ROOT, key);
+    let fault = |text: String| context.fault(FaultCode::InodeInvalid, place, text);
+    let others = [TreeId::ROOT_TREE_DIR.get(), object::FREE_INO];
+    if !is_inode(key.objectid) && !others.contains(&key.objectid) {
+        fault(format!(
+            "no inode of the tree of roots has number {}",
+            key.objectid
+        ));
+    }
+    let newest = context.superblock.generation.saturating_add(1);
+    match InodeItem::parse(data) {
+        Ok(item) => scan::impossible_fields(&item, key, newest, fault),
+        Err(error) => fault(error.to_string()),
     }
 }
 

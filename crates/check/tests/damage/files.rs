@@ -218,6 +218,20 @@ fn subvolumes() -> Vec<Damage> {
             });
             i.rekey(ROOT, key, Key::new(key.objectid, key.item_type, 1));
         }),
+        // The progress of a deletion cannot be at a leaf.
+        damage(C::RootInvalid, |i| {
+            let (key, _) = i.find(ROOT, |key, _| {
+                key.item_type == ItemType::ROOT_ITEM && key.objectid == TreeId::DEVICE.get()
+            });
+            i.update(ROOT, key, |data| {
+                data[216..220].fill(0);
+                data[221] = 1;
+            });
+        }),
+        damage(C::InodeInvalid, |i| {
+            let (key, _) = i.first(ROOT, ItemType::INODE_ITEM);
+            i.update(ROOT, key, |data| data[52..56].fill(0));
+        }),
         // The entry that names the default subvolume.
         damage(C::RootMissing, |i| {
             let (key, _) = i.first(ROOT, ItemType::DIR_ITEM);

@@ -5,7 +5,7 @@ use crate::{Damage, damage};
 use butterfs_check::FaultCode as C;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, field};
 
-use butterfs_format::superblock::{COPIES, SIZE, SuperFlags};
+use butterfs_format::superblock::{COPIES, LABEL_SIZE, SIZE, SuperFlags};
 use butterfs_format::{ChecksumType, Generation, ItemType, Key, Logical, TreeId};
 use std::os::unix::fs::FileExt;
 
@@ -50,6 +50,12 @@ pub fn all() -> Vec<Damage> {
         }),
         damage(C::SuperblockField, |i| {
             i.superblock(|s| s.stripe_size = 65536);
+        }),
+        damage(C::SuperblockField, |i| {
+            i.superblock(|s| s.label = vec![b'L'; LABEL_SIZE]);
+        }),
+        damage(C::SuperblockField, |i| {
+            i.superblock(|s| s.bytes_used = s.total_bytes + 1);
         }),
         damage(C::SuperblockBytesUsed, |i| {
             i.superblock(|s| s.bytes_used += 4096)

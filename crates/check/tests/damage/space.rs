@@ -4,6 +4,7 @@ use crate::nodes::free_at;
 use crate::support::image::Image;
 use crate::{Damage, damage};
 use butterfs_check::FaultCode as C;
+use butterfs_format::features::CompatRo;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use std::os::unix::fs::FileExt;
@@ -302,6 +303,9 @@ fn free_space() -> Vec<Damage> {
                 Key::new(1 << 40, ItemType::FREE_SPACE_EXTENT, 4096),
                 &[],
             );
+        }),
+        damage(C::FreeSpaceNotValid, |i| {
+            i.superblock(|s| s.compat_ro -= CompatRo::FREE_SPACE_TREE_VALID);
         }),
         damage(C::FreeSpaceInfoMissing, |i| {
             let key = info(i);

@@ -416,7 +416,8 @@ const NEAR: u64 = 1 << 16;
 /// Hashes of data references may collide. An item lies at its hash, or at the
 /// first offset behind it that was free when the item was made. So there may be
 /// holes before it. The kernel may even have made two items of one reference,
-/// one of them in such a hole. The first one is found.
+/// one of them in such a hole. The first one is found. Only a fault puts an item
+/// before its hash. It is looked for there last, and only by [`Reach::Far`].
 ///
 /// # Errors
 /// Damage, reading.
@@ -450,11 +451,34 @@ pub fn find_keyed<S: NodeSource>(
             && other == by
         {
             place.found = Some((key, count));
-            break;
+            return Ok(place);
         }
         cursor.next()?;
     }
+    if reach == Reach::Far && item_type == ItemType::EXTENT_DATA_REF {
+        place.found = find_before_hash(source, Key::new(object, item_type, first), by)?;
+    }
     Ok(place)
+}
+
+/// Looks for the keyed item of a data reference before the place of its hash.
+fn find_before_hash<S: NodeSource>(
+    source: &S,
+    hash: Key,
+    by: Backref,
+) -> Result<Option<(Key, u32)>, StoreError> {
+    let mut cursor = Cursor::seek_in(source, TreeId::EXTENT, &Key { offset: 0, ..hash })?;
+    while let Some((key, data)) = cursor.item().filter(|(key, _)| *key < hash) {
+        let parsed =
+            parse_keyed(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+        if let Some((other, count)) = parsed
+            && other == by
+        {
+            return Ok(Some((key, count)));
+        }
+        cursor.next()?;
+    }
+    Ok(None)
 }
 
 /// Looks through the unbroken chain behind `gap`, whose item is gone. Gives the
