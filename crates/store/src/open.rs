@@ -162,6 +162,16 @@ fn store_of(engine: Engine, options: &OpenOptions) -> Store {
     }
 }
 
+fn damaged(tree: TreeId, error: StoreError) -> StoreError {
+    if !error.is_damage() {
+        return error;
+    }
+    StoreError::Unsupported {
+        what: format!("the root of tree {tree}: {error}; run a check of the volume"),
+        read_only_possible: matches!(tree, TreeId::CSUM | TreeId::FREE_SPACE),
+    }
+}
+
 /// The engine of the last commit, or of an earlier one where the options allow
 /// that and the last one's roots are damaged.
 fn load_engine(
@@ -512,9 +522,12 @@ impl Engine {
             let found = self.tree_state(tree).map(|state| state.root);
             if tree == TreeId::FS || found.is_ok() {
                 let root = found?;
-                // Whoever changes the volume must learn of damage before.
-                if roots == Roots::OrBackups || access == Access::ReadWrite {
+                if roots == Roots::OrBackups {
                     self.node(root)?;
+                } else if access == Access::ReadWrite {
+                    // Whoever changes the volume must learn of damage before.
+                    self.node(root)
+                        .map_err(|error| damaged(tree, error.into()))?;
                 }
             } else {
                 self.pass_over(found.map(drop))?;

@@ -467,3 +467,23 @@ fn earlier_roots_open_a_volume_whose_last_ones_are_damaged() {
         judge::judge_image(&path, "opened by an earlier root");
     }
 }
+
+/// Whoever writes learns before the first change that a tree cannot be changed.
+#[test]
+fn a_root_that_cannot_be_read_is_refused_to_writers() {
+    let image = image(Single);
+    for tree in [TreeId::CSUM, TreeId::FREE_SPACE] {
+        let device = image.copy();
+        for copy in &image.nodes_of(tree)[0].copies {
+            rot(&device, *copy);
+        }
+        let before = device.snapshot();
+        let text = one_sentence(&open(&device, Access::ReadWrite).unwrap_err());
+        assert!(
+            text.contains("-o ro") && text.contains("root of tree"),
+            "{text}"
+        );
+        open(&device, Access::ReadOnly).unwrap();
+        assert_eq!(device.first_difference(&before), None);
+    }
+}
