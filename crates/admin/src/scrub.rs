@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const LIMITED_STEPS_PER_SECOND: u64 = 4;
 /// The least bytes of a step.
 const STEP_MIN: u64 = 1 << 20;
+/// A scrub that waits because of its limit looks this often whether it is
+/// cancelled.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// Options of a scrub.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +66,14 @@ pub struct News<'n> {
 /// The speed of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// The most bytes in a second for each device; no limit if `None`.
+    /// The most bytes in a second for each device; no limit if `None` or 0.
     pub bytes_per_second: Option<u64>,
+}
+
+impl Pace {
+    fn limit(self) -> Option<u64> {
+        self.bytes_per_second.filter(|rate| *rate > 0)
+    }
 }
 
 /// Takes messages. Returns the speed for the next step, or stops the scrub of the
@@ -143,7 +152,7 @@ fn scrub_device(
         let mut done = start.from.get().saturating_sub(begin);
         while done < stretch.length {
             let begun = Instant::now();
-            let bytes = match pace.bytes_per_second {
+            let bytes = match pace.limit() {
                 None => SCRUB_STEP_MAX,
                 Some(rate) => (rate / LIMITED_STEPS_PER_SECOND).clamp(STEP_MIN, SCRUB_STEP_MAX),
             };
@@ -156,12 +165,21 @@ fn scrub_device(
                 Some(pace) => pace,
                 None => return Ok(progress),
             };
-            if let Some(rate) = pace.bytes_per_second {
-                let read = progress.counts.data_bytes + progress.counts.tree_bytes
-                    - before.data_bytes
-                    - before.tree_bytes;
+            let read = progress.counts.data_bytes + progress.counts.tree_bytes
+                - before.data_bytes
+                - before.tree_bytes;
+            // The limit may change meanwhile, and the scrub may be cancelled.
+            while let Some(rate) = pace.limit() {
                 let takes = Duration::from_secs_f64(read as f64 / rate as f64);
-                std::thread::sleep(takes.saturating_sub(begun.elapsed()));
+                let left = takes.saturating_sub(begun.elapsed());
+                std::thread::sleep(left.min(SLEEP_MAX));
+                if left <= SLEEP_MAX {
+                    break;
+                }
+                pace = match tell(watch, &progress, &[]) {
+                    Some(pace) => pace,
+                    None => return Ok(progress),
+                };
             }
         }
     }

@@ -394,10 +394,13 @@ impl Tuner<'_> {
 
     fn free_space_tree(&mut self) -> Result<Ended, TuneError> {
         let (store, superblock) = self.open_to_change(SuperFlags::default())?;
-        if superblock.has_valid_free_space_tree() {
-            return Ok(Ended::Already);
+        // Opening makes a tree anew that is not valid.
+        let is_remade = !store.read().is_clean();
+        match (superblock.has_valid_free_space_tree(), is_remade) {
+            (true, false) => return Ok(Ended::Already),
+            (true, true) => store.commit_remade()?,
+            (false, _) => store.make_free_space_tree()?,
         }
-        store.make_free_space_tree()?;
         store.flush_devices()?;
         Ok(Ended::Changed)
     }

@@ -190,7 +190,9 @@ pub use butterfs_format::{
 };
 pub use butterfs_fs::access;
 pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
-pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target, absent_subvolume, in_place_of_absent};
+pub use butterfs_fs::dir::{
+    ListedEntry, NAME_MAX, Target, absent_subvolume, in_place_of_absent, is_absent_subvolume,
+};
 pub use butterfs_fs::file::{
     CloneSpan, Deduped, Defragment, Defragmented, FallocateMode, FileSpace, Flusher, Recompress,
     SeekTarget, Sharing,

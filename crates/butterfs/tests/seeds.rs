@@ -8,6 +8,8 @@ use butterfs_admin::tune::{Change, Seeding, tune};
 use butterfs_check::{FaultCode, NoProgress, check};
 use butterfs_device::fault::{Fault, When};
 use butterfs_device::{DeviceRange, FaultDevice, Operation, ReadOnlyDevice, WindowDevice};
+use butterfs_format::features::CompatRo;
+use butterfs_format::superblock::COPIES;
 use butterfs_format::{DeviceId, DeviceOffset};
 use butterfs_store::read_superblock;
 use butterfs_testkit::content::content;
@@ -165,6 +167,32 @@ fn a_volume_grows_and_its_seed_stays() {
     write_files(&volume, 200..220);
     volume.close().unwrap();
     assert!(is_same(&before, &seed), "the seed changed");
+}
+
+/// The new volume makes the free-space tree anew.
+#[test]
+fn a_volume_grows_from_a_seed_whose_free_space_tree_is_not_valid() {
+    let seed = seed();
+    let mut superblock = read_superblock(&*seed).unwrap().superblock;
+    superblock.compat_ro -= CompatRo::FREE_SPACE_TREE_VALID;
+    for copy in COPIES.into_iter().filter(|copy| copy.get() < seed.size()) {
+        seed.write_at(copy, &superblock.encode(copy)).unwrap();
+    }
+    let own = memory(600);
+    sprout(&seed, &own);
+    let both = [own.clone() as Arc<dyn BlockDevice>, given(&seed)];
+    let volume = open(&both).unwrap();
+    assert_files(&volume, 0..24);
+    write_files(&volume, 100..140);
+    volume.close().unwrap();
+    drop(volume);
+    assert!(
+        read_superblock(&*own)
+            .unwrap()
+            .superblock
+            .has_valid_free_space_tree()
+    );
+    assert_clean(&both);
 }
 
 #[test]

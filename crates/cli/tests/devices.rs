@@ -299,3 +299,36 @@ fn block_devices_are_found() {
     let read = bench.try_run(&["cat", "one.img:/file"]);
     assert!(read.stdout == vec![3; 1_000_000], "{}", said(&read));
 }
+
+/// Otherwise metadata would lose their second copy with the data.
+#[test]
+fn mixed_block_groups_are_balanced_by_the_same_filters() {
+    let bench = Bench::new();
+    bench.run(&[
+        "mkfs", "-q", "-f", "-M", "-b", "300m", "-d", "dup", "-m", "dup", "volume",
+    ]);
+    let both = "-d and -m must be the same";
+    for filters in [
+        &["-dconvert=single"][..],
+        &["-dusage=50"],
+        &["-f", "-dconvert=single", "-mconvert=dup"],
+    ] {
+        let words = [&["balance", "start"], filters, &["volume"]].concat();
+        fails(&bench, &words, both);
+    }
+    let single = ["-dconvert=single", "-mconvert=single"];
+    let words = [&["balance", "start"], &single[..], &["volume"]].concat();
+    fails(&bench, &words, "fewer copies");
+    bench.check();
+    assert!(bench.run(&["filesystem", "df", "volume"]).contains("DUP"));
+    let words = [&["balance", "start", "-f"], &single[..], &["volume"]].concat();
+    bench.run(&words);
+    bench.check();
+    assert!(!bench.run(&["filesystem", "df", "volume"]).contains("DUP"));
+}
+
+#[test]
+fn a_scrub_without_a_limit_may_say_so() {
+    let bench = Bench::new();
+    bench.run(&["scrub", "start", "-B", "--limit", "0", "volume"]);
+}

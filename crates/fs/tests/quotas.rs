@@ -711,3 +711,58 @@ fn limits_hold_everywhere() {
     drop(fs);
     check(&image);
 }
+
+/// A subvolume that is in a group by two ways counts once.
+#[test]
+fn groups_that_overlap_are_exact_or_counted_anew() {
+    let (_dir, image) = mkfs(512 << 20, &[]);
+    let go_on = &mut |_: &butterfs_fs::subvolume::du::Progress| ControlFlow::Continue(());
+    let fs = open_subvolume(&image, TreeId::FS);
+    let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    let [one, two] = [&b"one"[..], b"two"].map(|name| {
+        let tree = fs.create_subvolume(fs.root(), name, &new).unwrap();
+        let file = NewInode::new(S_IFREG | 0o644, Owner::default());
+        let inode = fs.create(root(tree), b"file", &file).unwrap();
+        fs.write(&inode, 0, &[7; 300_000]).unwrap();
+        GroupId::of_tree(tree)
+    });
+    fs.sync_all().unwrap();
+    fs.enable_quotas(QuotaMode::Full, &Limits::default(), go_on)
+        .unwrap();
+    let [low, high]: [GroupId; 2] = ["1/1", "2/1"].map(|id| id.parse().unwrap());
+    for group in [low, high] {
+        fs.change_quotas(|engine| Ok(engine.create_quota_group(group)?))
+            .unwrap();
+    }
+    let joins = [
+        (one, low, true),
+        (two, low, true),
+        (one, high, true),
+        (low, high, true),
+        (low, high, false),
+        (one, high, false),
+        (low, high, true),
+        (one, high, true),
+        (low, high, false),
+    ];
+    let mut anew = 0;
+    for (child, parent, joins) in joins {
+        let assigned = fs.change_quotas(|engine| {
+            Ok(match joins {
+                true => engine.assign_quota_group(child, parent)?,
+                false => engine.remove_quota_relation(child, parent)?,
+            })
+        });
+        let assigned = assigned.unwrap();
+        assert_eq!(is_inconsistent(&fs), assigned == Assigned::NeedsRescan);
+        if assigned == Assigned::NeedsRescan {
+            anew += 1;
+            fs.rescan_quotas(&Limits::default(), go_on).unwrap();
+        }
+        assert_eq!(kept(&fs), counted(&fs), "{child} {parent} {joins}");
+    }
+    assert_eq!(anew, 3, "only where subvolumes are there already");
+    fs.sync_all().unwrap();
+    drop(fs);
+    check(&image);
+}

@@ -357,3 +357,58 @@ fn the_same_changes_cost_the_same() {
     fs.sync_all().unwrap();
     assert_eq!(kept(&fs), theirs);
 }
+
+/// A subvolume that is in a group by two ways counts once.
+#[test]
+fn groups_that_overlap_are_exact() {
+    let (_dir, image) = mkfs(512 << 20, &[]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    fs.enable_quotas(QuotaMode::Simple, &Limits::default(), &mut |_| {
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    fs.sync_all().unwrap();
+    let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    let [one, two] = [(&b"one"[..], 100_000), (b"two", 200_000)].map(|(name, size)| {
+        let tree = fs.create_subvolume(fs.root(), name, &new).unwrap();
+        write(&fs, tree, "file", &vec![7; size]);
+        GroupId::of_tree(tree)
+    });
+    fs.sync_all().unwrap();
+    let [low, high]: [GroupId; 2] = ["1/1", "2/1"].map(|id| id.parse().unwrap());
+    for group in [low, high] {
+        fs.change_quotas(|engine| Ok(engine.create_quota_group(group)?))
+            .unwrap();
+    }
+    let numbers = kept(&fs);
+    let used = |group: GroupId| numbers[&group.to_string()];
+    let (one_used, both) = (used(one), used(one) + used(two));
+    assert!(one_used > 100_000 && both > one_used + 200_000);
+    let joins = [
+        (one, low, true, 0),
+        (two, low, true, 0),
+        (one, high, true, one_used),
+        (low, high, true, both),
+        (low, high, false, one_used),
+        (one, high, false, 0),
+        (low, high, true, both),
+        (one, high, true, both),
+        (low, high, false, one_used),
+        (one, high, false, 0),
+    ];
+    for (child, parent, joins, expected) in joins {
+        fs.change_quotas(|engine| {
+            Ok(match joins {
+                true => engine.assign_quota_group(child, parent)?,
+                false => engine.remove_quota_relation(child, parent)?,
+            })
+        })
+        .unwrap();
+        let numbers = kept(&fs);
+        assert_eq!(numbers["2/1"], expected, "{child} {parent} {joins}");
+    }
+    assert_eq!(kept(&fs)["1/1"], both);
+    fs.sync_all().unwrap();
+    drop(fs);
+    check_ours(&image);
+}

@@ -89,12 +89,10 @@ impl Store {
         let copies_differ = !members.copies_agree();
         let mut engine = load_engine(&mut members, superblock, options)?;
         // A tree that is not valid (the kernel was making it) is made anew too.
-        let remakes =
-            options.free_space == FreeSpace::Remade || engine.allocation.remakes_free_space;
-        if remakes {
+        if options.free_space == FreeSpace::Remade || engine.allocation.remakes_free_space {
             engine.begin_remake(options.access)?;
         }
-        if options.access == Access::ReadWrite && !remakes {
+        if options.access == Access::ReadWrite && !engine.allocation.remakes_free_space {
             // How much of the space can be given out is known only then.
             for start in engine.groups_with_rows() {
                 engine.load_group_at(start)?;
@@ -166,8 +164,12 @@ fn damaged(tree: TreeId, error: StoreError) -> StoreError {
     if !error.is_damage() {
         return error;
     }
+    let next = match tree {
+        TreeId::FREE_SPACE => "mount with -o clear_cache to make the tree anew",
+        _ => "run a check of the volume",
+    };
     StoreError::Unsupported {
-        what: format!("the root of tree {tree}: {error}; run a check of the volume"),
+        what: format!("the root of tree {tree}: {error}; {next}"),
         read_only_possible: matches!(tree, TreeId::CSUM | TreeId::FREE_SPACE),
     }
 }

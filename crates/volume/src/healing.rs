@@ -235,11 +235,26 @@ impl LogicalSpace {
             }
         }
         let bad = Mutex::new(Vec::new());
+        let waits = Mutex::new(Vec::new());
         self.workers.run(self.count(), jobs, |stretch| {
-            let found = self.read_stretch(map, attempt, stretch);
-            bad.lock().extend(found);
+            if !stretch.is_made {
+                let found = self.read_stretch(map, attempt, stretch);
+                bad.lock().extend(found);
+                return;
+            }
+            for (piece, part) in stretch.parts {
+                let way = piece.way(attempt).unwrap_or(1);
+                match self.rebuild_unless_written(map, piece.logical, way, part) {
+                    Some(result) => bad.lock().extend(result.err()),
+                    None => waits.lock().push((piece, part)),
+                }
+            }
         });
-        bad.into_inner()
+        let mut bad = bad.into_inner();
+        for (piece, part) in waits.into_inner() {
+            bad.extend(self.read_piece(map, piece, attempt, part).err());
+        }
+        bad
     }
 
     /// Fills the parts of a stretch by one request or, if that fails, by one

@@ -7,13 +7,33 @@ use crate::space::{LogicalSpace, ROW_LOCKS};
 use crate::stats::DeviceStats;
 use crate::{VolumeError, memory_of};
 use butterfs_format::{Logical, Physical};
-use parking_lot::MutexGuard;
+use parking_lot::{Mutex, MutexGuard};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The lock of some rows with parity, and how often one of them was written to.
+#[derive(Debug, Default)]
+pub(crate) struct RowLock {
+    lock: Mutex<()>,
+    /// Odd while data and parities do not match.
+    writes: AtomicU64,
+}
 
 /// Keeps everybody from writing to a row with parity.
 #[derive(Debug)]
 pub struct RowHold<'s> {
     _lock: Option<MutexGuard<'s, ()>>,
+}
+
+/// While this lives, what is rebuilt from the row may be wrong.
+pub(crate) struct RowWrite<'s>(Option<&'s RowLock>);
+
+impl Drop for RowWrite<'_> {
+    fn drop(&mut self) {
+        if let Some(row) = self.0 {
+            row.writes.fetch_add(1, Ordering::SeqCst);
+        }
+    }
 }
 
 /// The content of a row with parity, for callers that compare its parities.
@@ -26,12 +46,41 @@ pub struct LockedRow<'s> {
 }
 
 impl LogicalSpace {
-    pub(crate) fn hold_row_at(&self, start: Logical) -> RowHold<'_> {
+    fn row_lock(&self, start: Logical) -> Option<&RowLock> {
         let number = memory_of(start.get().checked_div(ELEMENT).unwrap_or(0));
-        let lock = number.checked_rem(ROW_LOCKS).unwrap_or(0);
+        self.rows.get(number.checked_rem(ROW_LOCKS).unwrap_or(0))
+    }
+
+    pub(crate) fn hold_row_at(&self, start: Logical) -> RowHold<'_> {
         RowHold {
-            _lock: self.rows.get(lock).map(|lock| lock.lock()),
+            _lock: self.row_lock(start).map(|row| row.lock.lock()),
         }
+    }
+
+    /// Call it before elements of a held row are written that do not match
+    /// until all are.
+    pub(crate) fn write_to_row(&self, start: Logical) -> RowWrite<'_> {
+        let row = self.row_lock(start);
+        if let Some(row) = row {
+            row.writes.fetch_add(1, Ordering::SeqCst);
+        }
+        RowWrite(row)
+    }
+
+    /// Reads a row; `None` if somebody wrote to it meanwhile. Whoever holds the
+    /// row may call this too.
+    pub(crate) fn unless_written<R>(&self, start: Logical, read: impl FnOnce() -> R) -> Option<R> {
+        let Some(row) = self.row_lock(start) else {
+            return Some(read());
+        };
+        // If the lock is free, nobody writes. If not, the holder may only read.
+        let _nobody_writes = row.lock.try_lock();
+        let before = row.writes.load(Ordering::SeqCst);
+        if !before.is_multiple_of(2) {
+            return None;
+        }
+        let result = read();
+        (row.writes.load(Ordering::SeqCst) == before).then_some(result)
     }
 
     /// Keeps everybody else from writing to the row that holds `logical`;

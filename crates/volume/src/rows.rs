@@ -18,12 +18,16 @@ use crate::{bytes_of, memory_of};
 use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Named in errors if a row has no such place.
 const NOWHERE: Physical = Physical {
     device: DeviceId(0),
     offset: DeviceOffset(0),
 };
+
+/// How long a reader waits for a write to its row before it looks again.
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A part of a row: the same bytes of each of its elements.
 pub(crate) struct Slice {
@@ -90,7 +94,8 @@ impl LogicalSpace {
 
     /// Rebuilds the content at `logical` from the rest of its row. Way 1 uses
     /// all other elements that can be read; each further `way` takes one more
-    /// of them for bad.
+    /// of them for bad. It waits for the end of a write to the row, and a write
+    /// may wait for the workers. So no worker may call it.
     pub(crate) fn rebuild(
         &self,
         map: &ChunkMap,
@@ -98,7 +103,23 @@ impl LogicalSpace {
         way: usize,
         buffer: &mut [u8],
     ) -> Result<(), BadCopy> {
-        let bad = |physical, fault| Err(BadCopy { physical, fault });
+        loop {
+            if let Some(result) = self.rebuild_unless_written(map, logical, way, buffer) {
+                return result;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// [`LogicalSpace::rebuild`]; `None` if somebody writes to the row.
+    pub(crate) fn rebuild_unless_written(
+        &self,
+        map: &ChunkMap,
+        logical: Logical,
+        way: usize,
+        buffer: &mut [u8],
+    ) -> Option<Result<(), BadCopy>> {
+        let bad = |physical, fault| Some(Err(BadCopy { physical, fault }));
         let Some((start, row)) = map.row(logical) else {
             return bad(NOWHERE, CopyFault::Missing);
         };
@@ -110,7 +131,9 @@ impl LogicalSpace {
             .and_then(|n| (0..count).filter(|column| *column != own).nth(n));
         let span = inside..inside.saturating_add(bytes_of(buffer.len()));
         let distrusted = |column: usize| column == own || Some(column) == other;
-        let mut slice = self.read_slice(row, span, |column| !distrusted(column));
+        let mut slice = self.unless_written(start, || {
+            self.read_slice(row, span, |column| !distrusted(column))
+        })?;
         slice
             .lost
             .extend((0..count).filter(|column| distrusted(*column)));
@@ -123,7 +146,7 @@ impl LogicalSpace {
             Some(content) => buffer.copy_from_slice(content),
             None => return bad(physical, CopyFault::Missing),
         }
-        Ok(())
+        Some(Ok(()))
     }
 
     /// Errors if it is known beforehand that the row of `logical` cannot be
@@ -237,6 +260,7 @@ impl LogicalSpace {
                 pieces.push((place, content));
             }
         }
+        let _do_not_match = self.write_to_row(start);
         // The parity makes up for what cannot be written.
         pieces.retain(|(physical, _)| self.is_written(physical.device));
         self.write_pieces(pieces)

@@ -10,6 +10,7 @@
 //! a superblock.
 
 use crate::error::VolumeError;
+use crate::locked_row::RowLock;
 use crate::map::ChunkMap;
 use crate::member::{Member, MemberFacts, MemberState, Role, VolumeDevice};
 use crate::stats::DeviceStats;
@@ -67,7 +68,7 @@ pub struct LogicalSpace {
     losing: Mutex<()>,
     pub(crate) workers: Workers,
     /// Locks of rows with parity, by their addresses.
-    pub(crate) rows: [Mutex<()>; ROW_LOCKS],
+    pub(crate) rows: [RowLock; ROW_LOCKS],
 }
 
 /// About this many rows with parity can be changed at the same time.

@@ -1,7 +1,9 @@
 //! Volumes of several devices: parity, and going on without a device.
 
 use butterfs_device::fault::{Fault, Rot, When};
-use butterfs_device::{BlockDevice, DeviceRange, FaultDevice, MemoryDevice, Operation};
+use butterfs_device::{
+    Access, BlockDevice, DeviceError, DeviceRange, FaultDevice, MemoryDevice, Operation,
+};
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
 use butterfs_format::{DeviceId, DeviceOffset, Logical};
 use butterfs_volume::{
@@ -373,4 +375,125 @@ fn mirrors_take_turns() {
     // Half of the 32 reads try it first: once for all pieces, and once piece by
     // piece.
     assert_eq!(errors, 32);
+}
+
+/// Holds every write but the first back, until it is opened.
+#[derive(Debug, Default)]
+struct Gate {
+    writes: std::sync::Mutex<(usize, bool)>,
+    changed: std::sync::Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        let mut state = self.writes.lock().unwrap();
+        state.0 += 1;
+        self.changed.notify_all();
+        if state.0 > 1 {
+            drop(self.changed.wait_while(state, |state| !state.1).unwrap());
+        }
+    }
+
+    fn wait_for_second(&self) {
+        let state = self.writes.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| state.0 < 2).unwrap());
+    }
+
+    fn open(&self) {
+        *self.writes.lock().unwrap() = (2, true);
+        self.changed.notify_all();
+    }
+}
+
+#[derive(Debug)]
+struct Gated(Arc<MemoryDevice>, Arc<Gate>);
+
+impl BlockDevice for Gated {
+    fn size(&self) -> u64 {
+        self.0.size()
+    }
+    fn read_at(&self, offset: DeviceOffset, buffer: &mut [u8]) -> Result<(), DeviceError> {
+        self.0.read_at(offset, buffer)
+    }
+    fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        self.1.pass();
+        self.0.write_at(offset, data)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.0.flush()
+    }
+    fn discard(&self, range: DeviceRange) -> Result<(), DeviceError> {
+        self.0.discard(range)
+    }
+    fn identity(&self) -> String {
+        self.0.identity()
+    }
+    fn access(&self) -> Access {
+        self.0.access()
+    }
+}
+
+/// A write to a row changes the data and then the parity. In between, nothing
+/// can be rebuilt.
+#[test]
+fn nothing_is_rebuilt_in_the_middle_of_a_write_to_the_row() {
+    const LENGTH: usize = 3 * 65536;
+    for (profile, stripes) in [(Profile::Raid5, 4), (Profile::Raid6, 5_u64)] {
+        let bench = Bench::new(profile, stripes);
+        let old = content(LENGTH, 3);
+        bench.space.write(START, &old).unwrap();
+        for missing in 0..stripes {
+            let gate = Arc::new(Gate::default());
+            let devices = bench.memory.iter().zip(1_u64..).map(|(memory, id)| {
+                let uuid = [id as u8; 16];
+                if id == missing + 1 {
+                    return VolumeDevice::missing(DeviceId(id), uuid);
+                }
+                let gated = Gated(Arc::new(memory.snapshot()), Arc::clone(&gate));
+                VolumeDevice::present(DeviceId(id), uuid, Arc::new(gated))
+            });
+            let map = ChunkMap::default()
+                .with(START, chunk(profile, stripes))
+                .unwrap();
+            let space = LogicalSpace::over(devices.collect(), map, OnDamage::Heal, OnLoss::GoOn);
+            // The second column is written; the others stay.
+            let new = content(4096, 4);
+            let written = START.saturating_add(65536);
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    let written = space.write(written, &new);
+                    // Without a device there may be only one write.
+                    gate.open();
+                    written
+                });
+                gate.wait_for_second();
+                let readers = [0, 2 * 65536].map(|at| {
+                    let space = &space;
+                    scope.spawn(move || {
+                        let mut found = vec![0; 65536];
+                        let from = START.saturating_add(at);
+                        space.read(from, &mut found).map(|()| (at, found))
+                    })
+                });
+                let all = scope.spawn(|| {
+                    let mut found = vec![0; LENGTH];
+                    space.read(START, &mut found).map(|()| found)
+                });
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                gate.open();
+                writer.join().unwrap().unwrap();
+                for reader in readers {
+                    let (at, found) = reader.join().unwrap().unwrap();
+                    let at = at as usize;
+                    assert!(found == old[at..at + 65536], "{profile}, {missing}, {at}");
+                }
+                let found = all.join().unwrap().unwrap();
+                assert!(found[..65536] == old[..65536], "{profile}, {missing}");
+                assert!(
+                    found[2 * 65536..] == old[2 * 65536..],
+                    "{profile}, {missing}"
+                );
+            });
+        }
+    }
 }

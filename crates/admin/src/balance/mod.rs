@@ -55,6 +55,12 @@ pub enum BalanceError {
     /// The volume has too few devices for a profile.
     #[error("the profile {0} needs more devices than the volume has")]
     Profile(&'static str),
+    /// Data and metadata lie in the same block groups, and the filters differ.
+    #[error(
+        "data and metadata lie in the same block groups (mixed), so the filters of -d and -m must \
+         be the same"
+    )]
+    Mixed,
     /// The balance item is damaged.
     #[error("the balance that was interrupted cannot be read: {0}")]
     Item(ParseError),
@@ -266,6 +272,14 @@ fn verify_targets(
     filters: &Filters,
     redundancy: Redundancy,
 ) -> Result<(), BalanceError> {
+    let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+    let has_mixed = store
+        .read()
+        .groups()
+        .any(|group| group.flags.contains(mixed));
+    if has_mixed && filters.data != filters.metadata {
+        return Err(BalanceError::Mixed);
+    }
     for (kind, flag) in KINDS {
         let Some(target) = filters.of(kind).and_then(Filter::target) else {
             continue;

@@ -388,3 +388,24 @@ fn a_tree_that_is_not_valid_is_made_anew_by_every_writer() {
         judge_volume(device, &image, what);
     }
 }
+
+#[test]
+fn tuning_makes_a_tree_valid() {
+    use butterfs_admin::tune::{Change, Ended, tune};
+    let image = image(Single);
+    let device = image.copy();
+    edit_superblock(&device, |superblock| {
+        superblock.compat_ro -= CompatRo::FREE_SPACE_TREE_VALID;
+    });
+    let devices = [device.clone() as Arc<dyn BlockDevice>];
+    let tuned = || {
+        tune(&devices, Change::ToFreeSpaceTree, &mut |_: &_| {
+            std::ops::ControlFlow::Continue(())
+        })
+    };
+    assert_eq!(tuned().unwrap(), Ended::Changed);
+    let now = read_superblock(&*device).unwrap().superblock;
+    assert!(now.has_valid_free_space_tree());
+    judge_volume(&device, &image, "tuned");
+    assert_eq!(tuned().unwrap(), Ended::Already);
+}

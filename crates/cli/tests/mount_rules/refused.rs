@@ -29,10 +29,10 @@ name = 'mnt/file'
 file = os.open(name, os.O_CREAT | os.O_RDWR)
 os.pwrite(file, b'o' * 65536, 0)
 os.fsync(file)
-os.pwrite(file, b'n' * 65536, 0)
 filler = os.open('small/filler', os.O_CREAT | os.O_RDWR)
 left = os.fstatvfs(filler)
 os.posix_fallocate(filler, 0, left.f_bavail * left.f_frsize)
+os.pwrite(file, b'n' * 65536, 0)
 # From here on the kernel does not ask for attributes by itself.
 os.fstat(file)
 try:

@@ -121,7 +121,9 @@ impl Filesystem {
         let flushed = self.flush_tree(tree);
         if flushed.is_err() && before == Access::ReadWrite {
             // Its content still changes, when a later flush succeeds.
-            self.change_subvolume_access(tree, before)?;
+            if let Err(error) = self.change_subvolume_access(tree, before) {
+                tracing::error!(%tree, %error, "the subvolume stays read-only, without some data");
+            }
         }
         flushed
     }

@@ -1,7 +1,8 @@
 //! What a caller that waits for an answer is about to do.
 //!
-//! Owns the answers to two questions. Does the caller open a file for writing?
-//! Does it copy to a descriptor that was opened for durable writes? Opens are
+//! Owns the answers to three questions. Does the caller open a file for writing?
+//! Does it copy to a descriptor that was opened for durable writes? Does it
+//! change an owner? Opens are
 //! stateless, so the kernel does not ask the server about them. But if the
 //! attributes of a file expire at once, the kernel asks for them before it
 //! permits what a system call wants. So the attributes of immutable and
@@ -40,6 +41,11 @@ pub enum Intent {
 /// What a thread that waits for an answer wants.
 pub fn of(thread: u32) -> Intent {
     Call::of(thread).map_or(Intent::Other, |call| call.intent())
+}
+
+/// Whether a thread changes the owner or group of a file.
+pub fn changes_owner(thread: u32) -> bool {
+    Call::of(thread).is_some_and(|call| call.changes_owner())
 }
 
 /// The descriptor on which a thread called ioctl; `None` if that cannot be seen.
@@ -94,6 +100,14 @@ impl Call {
     /// The descriptor that is written to.
     fn target_of_copy(&self) -> Option<u64> {
         (self.number == libc::SYS_copy_file_range).then_some(self.arguments[2])
+    }
+
+    const fn changes_owner(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if matches!(self.number, libc::SYS_chown | libc::SYS_lchown) {
+            return true;
+        }
+        matches!(self.number, libc::SYS_fchown | libc::SYS_fchownat)
     }
 
     /// The number, six arguments, and then stack and program counter.

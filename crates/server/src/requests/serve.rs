@@ -159,7 +159,7 @@ impl FileSystem for Server {
             privileges: match request.set_id {
                 SetIdBits::Clear => self.dropped_by(context, &inode),
                 SetIdBits::Keep if asks_nothing(&request) => {
-                    self.dropped_by_owner(context, &inode)?
+                    self.dropped_by_empty(context, &inode)?
                 }
                 SetIdBits::Keep => Privileges::Keep,
             },

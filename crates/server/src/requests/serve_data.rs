@@ -32,6 +32,7 @@ const GETLABEL: u32 = 0x8100_9431;
 const SETLABEL: u32 = 0x4100_9432;
 const S_ISUID: u32 = 0o4_000;
 const S_ISGID: u32 = 0o2_000;
+const S_IXGRP: u32 = 0o010;
 /// Bytes of `struct fsxattr`.
 const FSXATTR: usize = 28;
 
@@ -210,20 +211,26 @@ impl Server {
         }
     }
 
-    /// What a request for nothing removes. It is the owner's chown(2) to nobody
-    /// else, or announces a write or fallocate(2), which removes the same.
-    pub(super) fn dropped_by_owner(
+    /// What a request for nothing removes. It is a chown(2) to nobody else, which
+    /// removes what any chown does, or announces a write, which removes it by
+    /// itself.
+    pub(super) fn dropped_by_empty(
         &self,
         context: &Context<'_>,
         inode: &Inode,
     ) -> Result<Privileges, Errno> {
         let attributes = self.files().attributes_of(inode).answered()?;
         let has_any = !attributes.is_directory() && attributes.mode & (S_ISUID | S_ISGID) != 0;
-        let guarded = self.guarded_by(&attributes);
-        if !has_any || !guarded.is_owned_by(&Caller::of(context)) {
+        if !has_any || !intent::changes_owner(context.pid) {
             return Ok(Privileges::Keep);
         }
-        Ok(self.dropped_by(context, inode))
+        let dropped = self.dropped_by(context, inode);
+        let keeps_all = attributes.mode & (S_ISUID | S_IXGRP) == 0 && dropped == Privileges::Drop;
+        let guarded = self.guarded_by(&attributes);
+        if !keeps_all && !guarded.is_owned_by(&Caller::of(context)) {
+            return Err(Errno::EPERM);
+        }
+        Ok(dropped)
     }
 
     /// Removes set-id bits and capabilities from a file that was written to.

@@ -11,7 +11,7 @@ use super::callers_memory::write_caller;
 use super::ioctl::{LOOKUP_SIZE, SEARCH_HEADER, SEARCH_INTO_SIZE, SEARCH_ITEMS, SEARCH_SIZE};
 use super::nodes::inode_shown_as;
 use super::server::Server;
-use butterfs::{InodeId, InodeNumber, TreeId, TreeItem};
+use butterfs::{InodeId, InodeNumber, TreeId, TreeItem, is_absent_subvolume};
 use butterfs_format::{ItemType, Key};
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
@@ -192,7 +192,7 @@ impl Server {
         };
         // The number may be the one that programs see.
         let directory = match inode_shown_as(bytes.u64(8)?, tree) {
-            shown if shown.tree == tree => shown.number,
+            shown if shown.tree == tree && !is_absent_subvolume(shown) => shown.number,
             _ => InodeNumber(bytes.u64(8)?),
         };
         let answer = output.get_mut(..LOOKUP_SIZE).ok_or(Errno::EINVAL)?;

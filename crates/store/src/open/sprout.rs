@@ -71,6 +71,9 @@ impl Store {
         check_features(&superblock, options)?;
         members.sprout(device, superblock.clone());
         let mut engine = load_by_roots(&mut members, &superblock, options)?;
+        // A free-space tree that is not valid is made anew when the volume is
+        // opened the next time.
+        engine.allocation.remakes_free_space = false;
         for start in engine.groups_with_rows() {
             engine.load_group_at(start)?;
         }

@@ -112,9 +112,18 @@ impl Quotas {
         }
     }
 
-    /// Adds the numbers `info` of a group to `groups`, or takes them away. If
-    /// the group shares extents with others, a scan is needed instead.
-    fn carry(&mut self, groups: &BTreeSet<GroupId>, info: QgroupInfo, way: Way) -> Assigned {
+    /// Adds the numbers `info` of `child` to `groups`, or takes them away, while
+    /// it is not in them. If the child shares extents with others, or some of
+    /// its subvolumes are in one of the groups by another way, a scan is needed
+    /// instead. Simple quotas have no scans, and share nothing: there such
+    /// subvolumes are left out.
+    fn carry(
+        &mut self,
+        child: GroupId,
+        groups: &BTreeSet<GroupId>,
+        info: QgroupInfo,
+        way: Way,
+    ) -> Assigned {
         let is_simple = self.is_simple();
         if self.is_inconsistent() {
             return Assigned::NeedsRescan;
@@ -123,13 +132,27 @@ impl Quotas {
             self.set_inconsistent("a group that shares with others changed its place");
             return Assigned::NeedsRescan;
         }
+        let own = self.subvolumes_in(child);
+        let there = |quotas: &Self, id: GroupId| -> u64 {
+            let both = quotas.subvolumes_in(id);
+            let both = both.intersection(&own);
+            let groups = both.filter_map(|tree| quotas.groups.get(&GroupId::of_tree(*tree)));
+            groups.map(|group| group.info.exclusive).sum()
+        };
+        let meets = |id: &GroupId| !self.subvolumes_in(*id).is_disjoint(&own);
+        let is_there = groups.iter().any(meets);
+        if is_there && !is_simple {
+            self.set_inconsistent("groups that have some subvolumes in common were joined");
+            return Assigned::NeedsRescan;
+        }
         for id in groups {
+            let carried = info.exclusive.saturating_sub(there(self, *id));
             let Some(group) = self.groups.get_mut(id) else {
                 continue;
             };
             let moved = |number: u64| match way {
-                Way::In => number.saturating_add(info.exclusive),
-                Way::Out => number.saturating_sub(info.exclusive),
+                Way::In => number.saturating_add(carried),
+                Way::Out => number.saturating_sub(carried),
             };
             group.info.referenced = moved(group.info.referenced);
             group.info.exclusive = moved(group.info.exclusive);
@@ -276,10 +299,10 @@ impl Engine {
         self.note_edit();
         let quotas = self.quotas_mut()?;
         let before = quotas.with_ancestors(child);
+        let above = quotas.with_ancestors(parent);
+        let entered = above.difference(&before).copied().collect();
+        let assigned = quotas.carry(child, &entered, info, Way::In);
         quotas.relate(child, parent, Way::In);
-        let after = quotas.with_ancestors(child);
-        let entered = after.difference(&before).copied().collect();
-        let assigned = quotas.carry(&entered, info, Way::In);
         let mut editor = Editor::new(self, TreeId::QUOTA);
         editor.replace(&child.relation_key(parent), &[])?;
         editor.replace(&parent.relation_key(child), &[])?;
@@ -308,7 +331,7 @@ impl Engine {
         quotas.relate(child, parent, Way::Out);
         let after = quotas.with_ancestors(child);
         let left = before.difference(&after).copied().collect();
-        let assigned = quotas.carry(&left, info, Way::Out);
+        let assigned = quotas.carry(child, &left, info, Way::Out);
         let mut editor = Editor::new(self, TreeId::QUOTA);
         editor.remove(&child.relation_key(parent))?;
         editor.remove(&parent.relation_key(child))?;
