@@ -65,6 +65,8 @@ pub enum Remedy {
     Balance {
         /// The filter's `usage=`.
         usage: u8,
+        /// Metadata lie in the same block groups, and have the same filter.
+        is_mixed: bool,
         /// Block groups that it empties; the filter's `limit=`.
         groups: usize,
         /// Bytes of data that it moves.
@@ -163,7 +165,7 @@ const fn pinned(standing: &SpaceStanding) -> u64 {
 
 /// Returns the balance of data that frees most. If several free as much, it is
 /// the one with the lowest `usage=`.
-fn best_balance(store: &Store) -> Result<Option<Remedy>, StoreError> {
+fn best_balance(store: &Store, is_mixed: bool) -> Result<Option<Remedy>, StoreError> {
     let mut best: Option<Remedy> = None;
     for usage in USAGES {
         let Ok(filter) = Filter::parse(&format!("usage={usage}")) else {
@@ -171,7 +173,8 @@ fn best_balance(store: &Store) -> Result<Option<Remedy>, StoreError> {
         };
         let filters = Filters {
             data: Some(filter),
-            ..Filters::default()
+            metadata: is_mixed.then_some(filter),
+            system: None,
         };
         let planned = balance::plan(store, &filters);
         let all: u64 = planned.iter().map(|group| group.used).sum();
@@ -189,6 +192,7 @@ fn best_balance(store: &Store) -> Result<Option<Remedy>, StoreError> {
             let devices = engine.device_spaces_without(trial.emptied());
             Ok::<_, StoreError>(Remedy::Balance {
                 usage,
+                is_mixed,
                 groups: trial.emptied().len(),
                 moves,
                 frees: trial.bytes_of_devices(),
@@ -249,7 +253,7 @@ fn remedies(store: &Store, standing: &SpaceStanding) -> Result<Vec<Remedy>, Stor
         }
     });
     drop(engine);
-    found.extend(best_balance(store)?);
+    found.extend(best_balance(store, standing.is_mixed)?);
     found.extend(grown);
     found.extend(added);
     Ok(found)

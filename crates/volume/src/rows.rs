@@ -18,16 +18,12 @@ use crate::{bytes_of, memory_of};
 use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Named in errors if a row has no such place.
 const NOWHERE: Physical = Physical {
     device: DeviceId(0),
     offset: DeviceOffset(0),
 };
-
-/// How long a reader waits for a write to its row before it looks again.
-const PAUSE: Duration = Duration::from_micros(50);
 
 /// A part of a row: the same bytes of each of its elements.
 pub(crate) struct Slice {
@@ -94,8 +90,9 @@ impl LogicalSpace {
 
     /// Rebuilds the content at `logical` from the rest of its row. Way 1 uses
     /// all other elements that can be read; each further `way` takes one more
-    /// of them for bad. It waits for the end of a write to the row, and a write
-    /// may wait for the workers. So no worker may call it.
+    /// of them for bad. It waits for the end of writes to the row, and a write
+    /// may wait for the workers. So no worker may call it. Whoever holds a row
+    /// may: nobody writes to that row, so its holder does not wait.
     pub(crate) fn rebuild(
         &self,
         map: &ChunkMap,
@@ -103,12 +100,16 @@ impl LogicalSpace {
         way: usize,
         buffer: &mut [u8],
     ) -> Result<(), BadCopy> {
-        loop {
-            if let Some(result) = self.rebuild_unless_written(map, logical, way, buffer) {
-                return result;
-            }
-            std::thread::sleep(PAUSE);
+        if let Some(result) = self.rebuild_unless_written(map, logical, way, buffer) {
+            return result;
         }
+        let row = map.row(logical);
+        let _nobody_writes = row.map(|(start, _)| self.hold_row_at(start));
+        let held = self.rebuild_unless_written(map, logical, way, buffer);
+        held.unwrap_or(Err(BadCopy {
+            physical: NOWHERE,
+            fault: CopyFault::Missing,
+        }))
     }
 
     /// [`LogicalSpace::rebuild`]; `None` if somebody writes to the row.

@@ -71,8 +71,9 @@ pub struct LogicalSpace {
     pub(crate) rows: [RowLock; ROW_LOCKS],
 }
 
-/// About this many rows with parity can be changed at the same time.
-pub(crate) const ROW_LOCKS: usize = 16;
+/// About this many rows with parity can be changed at the same time. Rows are
+/// some elements apart, so it is a prime number.
+pub(crate) const ROW_LOCKS: usize = 17;
 
 impl LogicalSpace {
     /// The space of `map` over `devices`, all of them present. Damage is healed

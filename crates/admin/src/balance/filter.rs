@@ -368,11 +368,13 @@ impl Filters {
         let mut taken: Vec<&Candidate> = Vec::new();
         for (flag, filter) in kinds {
             let Some(filter) = filter else { continue };
+            // Mixed block groups belong to two kinds, and count for the first.
+            let is_others = |group: &Candidate| {
+                let data = BlockGroupFlags::DATA;
+                flag != data && self.data.is_some() && group.flags.contains(data)
+            };
             let matching = candidates.iter().filter(|group| {
-                group.flags.contains(flag)
-                    && filter.matches(group)
-                    // Mixed block groups belong to two kinds.
-                    && !taken.iter().any(|other| other.start == group.start)
+                group.flags.contains(flag) && !is_others(group) && filter.matches(group)
             });
             let matching: Vec<_> = matching.collect();
             let (least, most) = filter.limits();
@@ -466,6 +468,27 @@ mod tests {
         };
         let chosen = filters.choose(groups);
         chosen.iter().map(|group| group.start.get() / GIB).collect()
+    }
+
+    #[test]
+    fn mixed_groups_count_once() {
+        let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        let mut groups: Vec<_> = (1..=6).map(|n| group(n, mixed, GIB)).collect();
+        groups.push(group(7, BlockGroupFlags::SYSTEM, 0));
+        for (text, count) in [
+            ("limit=1", 1),
+            ("limit=3..3", 3),
+            ("", 6),
+            ("limit=7..9", 0),
+        ] {
+            let filter = Some(Filter::parse(text).unwrap());
+            let filters = Filters {
+                data: filter,
+                metadata: filter,
+                system: None,
+            };
+            assert_eq!(filters.choose(&groups).len(), count, "{text}");
+        }
     }
 
     #[test]

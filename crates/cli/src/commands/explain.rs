@@ -198,15 +198,20 @@ fn remedy(found: &Remedy, name: &str) -> RemedyFact {
         ),
         Remedy::Balance {
             usage,
+            is_mixed,
             groups,
             moves,
             frees,
             data_after,
             metadata_after,
         } => fact(
-            Some(format!(
-                "butterfs balance start -dusage={usage},limit={groups} {name}"
-            )),
+            Some(match is_mixed {
+                false => format!("butterfs balance start -dusage={usage},limit={groups} {name}"),
+                true => format!(
+                    "butterfs balance start -dusage={usage},limit={groups} \
+                     -musage={usage},limit={groups} {name}"
+                ),
+            }),
             format!(
                 "empties {groups} block groups by moving {}, and gives {} back: new chunks could \
                  have {} of data then, or {} of metadata.",

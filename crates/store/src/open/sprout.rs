@@ -73,7 +73,9 @@ impl Store {
         let mut engine = load_by_roots(&mut members, &superblock, options)?;
         // A free-space tree that is not valid is made anew when the volume is
         // opened the next time.
-        engine.allocation.remakes_free_space = false;
+        if !superblock.has_valid_free_space_tree() {
+            engine.allocation.remakes_free_space = false;
+        }
         for start in engine.groups_with_rows() {
             engine.load_group_at(start)?;
         }
