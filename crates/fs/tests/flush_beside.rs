@@ -90,14 +90,19 @@ fn blocks(parts: &[(u8, u64)]) -> Vec<u8> {
 /// A synced file of 64 KiB of `a`, and 16 KiB to 48 KiB of `b` over it, whose
 /// flush stops in the middle while `meanwhile` runs.
 fn while_data_leave(bench: &Bench, kind: Kind, meanwhile: impl FnOnce(&Arc<Inode>)) -> Arc<Inode> {
-    let Bench { paused, fs, .. } = bench;
+    let fs = &bench.fs;
     let inode = create(fs, kind);
     fs.write(&inode, 0, &blocks(&[(b'a', 64)])).unwrap();
     fs.sync_all().unwrap();
     fs.write(&inode, 16 * KIB, &blocks(&[(b'b', 32)])).unwrap();
+    while_flush_stops(bench, &inode, || meanwhile(&inode));
+    inode
+}
+
+fn while_flush_stops(bench: &Bench, inode: &Inode, meanwhile: impl FnOnce()) {
+    let Bench { paused, fs, .. } = bench;
     thread::scope(|scope| {
         let (name, started) = channel();
-        let inode = &inode;
         scope.spawn(move || {
             name.send(paused.hold_me()).unwrap();
             fs.flush_inode(inode)
@@ -105,9 +110,8 @@ fn while_data_leave(bench: &Bench, kind: Kind, meanwhile: impl FnOnce(&Arc<Inode
         let flusher = started.recv().unwrap();
         paused.wait_until_stopped(&flusher);
         let _release = Release(paused, flusher);
-        meanwhile(inode);
+        meanwhile();
     });
-    inode
 }
 
 /// Lets the thread of this name go on, also after a failed test.
@@ -185,22 +189,13 @@ fn space_is_told_while_the_first_data_leave() {
     for kind in [Kind::Plain, Kind::InPlace, Kind::Compressed] {
         let (_folder, image) = mkfs(256 << 20, &[]);
         let bench = open(&image, kind);
-        let Bench { paused, fs, .. } = &bench;
+        let fs = &bench.fs;
         let inode = create(fs, kind);
         fs.write(&inode, 0, &blocks(&[(b'a', 64)])).unwrap();
         let allocated = || fs.attributes_of(&inode).unwrap().allocated;
-        thread::scope(|scope| {
-            let (name, started) = channel();
-            let inode = &inode;
-            scope.spawn(move || {
-                name.send(paused.hold_me()).unwrap();
-                fs.flush_inode(inode)
-            });
-            let flusher = started.recv().unwrap();
-            paused.wait_until_stopped(&flusher);
-            let _release = Release(paused, flusher);
+        while_flush_stops(&bench, &inode, || {
             assert_eq!(allocated(), 64 * KIB, "{kind:?}");
-            fs.write(inode, 60 * KIB, &blocks(&[(b'c', 8)])).unwrap();
+            fs.write(&inode, 60 * KIB, &blocks(&[(b'c', 8)])).unwrap();
             assert_eq!(allocated(), 68 * KIB, "{kind:?}");
         });
         assert_eq!(allocated(), 68 * KIB, "{kind:?}");

@@ -139,12 +139,7 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         let wanted = offset..offset.saturating_add(buffer.len() as u64);
-        // Data that are rebuilt from the rest of a row would be wrong while
-        // something in the row is overwritten.
-        let in_place = || {
-            state.leaving.is_some() && state.may_lie_in_place() && self.store.space().has_several()
-        };
-        if state.leaves(&wanted) || in_place() {
+        if state.leaves(&wanted) {
             if let Some(count) = self.read_waiting(&state, offset, buffer) {
                 return Ok(count);
             }
