@@ -337,14 +337,19 @@ impl Filesystem {
             | InodeFlags::NODATACOW
             | InodeFlags::COMPRESS
             | InodeFlags::NOCOMPRESS;
-        let excluded = InodeFlags::NOCOMPRESS | InodeFlags::NODATACOW;
+        let old = state.item.flags;
+        let compressed = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+        // An inode can have both on disk.
+        let compresses_as_before = wanted & compressed == old & compressed;
+        let excluded = match compresses_as_before {
+            true => InodeFlags::NODATACOW,
+            false => InodeFlags::NOCOMPRESS | InodeFlags::NODATACOW,
+        };
         if wanted.contains(InodeFlags::COMPRESS) && wanted.intersects(excluded) {
             return Err(FsError::Invalid(
                 "nodatacow and compression exclude each other",
             ));
         }
-        let old = state.item.flags;
-        let compressed = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
         if (old.contains(InodeFlags::NODATACOW) && wanted.intersects(compressed))
             || (old.intersects(compressed) && wanted.contains(InodeFlags::NODATACOW))
         {
@@ -366,15 +371,17 @@ impl Filesystem {
             }
         }
         let id = inode.id;
-        if flags.contains(InodeFlags::COMPRESS) {
+        if flags.contains(InodeFlags::COMPRESS) && !compresses_as_before {
             // The longest name of an algorithm.
             xattr::check_room(&self.store.read(), id, xattr::COMPRESSION, b"zlib")?;
         }
         let room = (4 * NODES_PER_PATH, Purpose::Grow);
         self.change(&mut *state, id.tree, room, |engine, state| {
-            xattr::delete(engine, id, xattr::COMPRESSION)?;
-            state.compression = None;
-            if flags.contains(InodeFlags::COMPRESS) {
+            if !compresses_as_before {
+                xattr::delete(engine, id, xattr::COMPRESSION)?;
+                state.compression = None;
+            }
+            if flags.contains(InodeFlags::COMPRESS) && !compresses_as_before {
                 let algorithm = match self.options.compress {
                     Compress::Try(algorithm, _) | Compress::Force(algorithm, _) => algorithm,
                     Compress::Off => Algorithm::Zlib,

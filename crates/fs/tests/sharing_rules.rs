@@ -303,6 +303,74 @@ fn across_subvolumes_and_into_read_only_ones() {
     check(&image);
 }
 
+/// The kernel leaves a first sector in the tree when it clones something behind
+/// the end of a small file.
+#[test]
+fn what_lies_behind_a_first_sector_in_the_tree_is_shared() {
+    if !is_root() {
+        return;
+    }
+    let (dir, image) = mkfs(600 << 20, &[]);
+    let mount = KernelMount::new(&image, dir.path(), "rw");
+    let large = data(1, 10 * SECTOR);
+    std::fs::write(mount.path().join("large"), &large).unwrap();
+    std::fs::write(mount.path().join("small"), &large[..29]).unwrap();
+    let open = |name: &str| {
+        File::options()
+            .write(true)
+            .read(true)
+            .open(mount.path().join(name))
+    };
+    let (from, to) = (open("large").unwrap(), open("small").unwrap());
+    from.sync_all().unwrap();
+    to.sync_all().unwrap();
+    let request = CloneRequest {
+        source: from.as_fd(),
+        source_offset: 0,
+        length: 7 * SECTOR,
+        offset: 10 * SECTOR,
+    };
+    kernel::clone_range(to.as_fd(), request).unwrap();
+    drop((from, to));
+    drop(mount);
+
+    let fs = open_subvolume(&image, TreeId::FS);
+    let small = find(&fs, "small");
+    let bytes = content(&fs, &small);
+    assert_eq!(bytes.len() as u64, 17 * SECTOR);
+    let shared = extents(&fs, &small);
+    assert!(!shared.is_empty());
+    // By cloning, by copying a range, and by deduping.
+    let cloned = create(&fs, "cloned", b"");
+    let done = fs.clone_range(&small, &cloned, CloneSpan::default());
+    assert_eq!(done.unwrap(), 17 * SECTOR);
+    let copied = create(&fs, "copied", b"");
+    let done = fs.copy_range((&small, 0), (&copied, 0), 17 * SECTOR);
+    assert_eq!(done.unwrap(), 17 * SECTOR);
+    let equal = create(&fs, "equal", &bytes);
+    let mut done = fs.dedupe_range((&small, 0), 17 * SECTOR, &[(Arc::clone(&equal), 0)]);
+    let done = done.pop().unwrap().unwrap();
+    assert_eq!(done, Deduped::Shared(17 * SECTOR));
+    for (name, file) in [("cloned", &cloned), ("copied", &copied), ("equal", &equal)] {
+        assert_eq!(content(&fs, file), bytes, "{name}");
+        fs.fsync(file).unwrap();
+        let places = extents(&fs, file);
+        assert!(shared.iter().all(|at| places.contains(at)), "{name}");
+    }
+    // To another place, where the first sector is an extent.
+    let moved = create(&fs, "moved", &data(9, 3 * SECTOR));
+    let span = CloneSpan {
+        from: 0,
+        to: 2 * SECTOR,
+        length: 0,
+    };
+    assert_eq!(fs.clone_range(&small, &moved, span).unwrap(), 17 * SECTOR);
+    assert_eq!(content(&fs, &moved)[2 * SECTOR as usize..], bytes);
+    fs.sync_all().unwrap();
+    drop((small, cloned, copied, equal, moved, fs));
+    check(&image);
+}
+
 /// A file in many small extents.
 fn scattered(fs: &Filesystem, name: &str, sectors: u64) -> Arc<Inode> {
     let file = create(fs, name, &data(7, sectors * SECTOR));

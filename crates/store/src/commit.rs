@@ -123,9 +123,10 @@ impl Engine {
             .filter(|(_, state)| state.changed)
             .map(|(tree, state)| {
                 state.changed = false;
+                let only_moved = std::mem::take(&mut state.only_moved);
                 if tree.is_subvolume() {
                     state.item.vouch_for_flags();
-                    if state.root.generation == generation {
+                    if state.root.generation == generation && !only_moved {
                         state.item.ctransid = generation;
                         state.item.ctime = now;
                     }

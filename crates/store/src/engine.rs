@@ -195,6 +195,7 @@ impl Engine {
             item_key: Some(key),
             item,
             changed: false,
+            only_moved: false,
         })
     }
 
@@ -461,6 +462,18 @@ impl NodeSink for Engine {
 }
 
 impl Engine {
+    /// Gives a tree the moved copy of its root. The content stays as it is, and
+    /// so do the generation and the time of its last change, which streams name.
+    /// The commit follows at once.
+    pub(crate) fn move_root(&mut self, tree: TreeId, moved: NodeRef) -> Result<(), TreeError> {
+        let before = self.tree_state(tree).map(|state| state.root.generation)?;
+        self.set_root(tree, moved)?;
+        if let Some(state) = self.forest.trees.get_mut(tree) {
+            state.only_moved = before != self.generation;
+        }
+        Ok(())
+    }
+
     /// Drops one reference to a node. If the node was born in this generation,
     /// its space is free at once.
     pub(crate) fn drop_node_ref(&mut self, node: NodeRef, by: Backref) {

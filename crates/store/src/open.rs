@@ -484,6 +484,7 @@ impl Engine {
                 item_key: None,
                 item: RootItem::default(),
                 changed: false,
+                only_moved: false,
             };
             self.forest.trees.insert(tree, state);
         }

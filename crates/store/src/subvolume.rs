@@ -230,6 +230,7 @@ impl Engine {
             item_key: Some(key),
             item,
             changed: false,
+            only_moved: false,
         };
         self.forest.trees.insert(tree, state);
         self.note_new_tree(tree);

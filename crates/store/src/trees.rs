@@ -20,6 +20,9 @@ pub struct TreeState {
     pub item: RootItem,
     /// The root item must be written at the commit.
     pub changed: bool,
+    /// Its nodes moved in this generation, and its content did not change.
+    /// Only within a commit.
+    pub(crate) only_moved: bool,
 }
 
 type States = FxHashMap<TreeId, TreeState>;

@@ -5,7 +5,7 @@
 mod states;
 mod support;
 
-use butterfs::{BlockDevice, MemoryDevice, MountOptions, Volume};
+use butterfs::{BlockDevice, Generation, MemoryDevice, MountOptions, Timespec, TreeId, Volume};
 use butterfs_admin::balance::{self, End, Filter, Filters, Progress, Redundancy, Wish};
 use butterfs_admin::resize::{self, Size};
 use butterfs_check::{DataChecksums, NoProgress, Options, check};
@@ -135,6 +135,14 @@ fn flags_of(volume: &Volume) -> Vec<String> {
 }
 
 /// Everything moves, twice, and nothing is shared less than before.
+/// What streams name of each subvolume: its last change.
+fn last_changes(volume: &Volume) -> Vec<(TreeId, Generation, Timespec)> {
+    let all = volume.subvolumes().unwrap();
+    all.iter()
+        .map(|it| (it.id, it.item.ctransid, it.item.ctime))
+        .collect()
+}
+
 fn balance_all(name: &str, node_size: u32, features: &str, options: &str, seed: u64) {
     let dir = scratch_dir();
     let image = dir.path().join("v.img");
@@ -147,6 +155,8 @@ fn balance_all(name: &str, node_size: u32, features: &str, options: &str, seed: 
         used_before > 4 << 20,
         "{used_before} bytes are little to move"
     );
+    let changes_before = last_changes(&tree.0);
+    assert!(changes_before.len() > 4, "{changes_before:?}");
     let store = tree.files().store();
     for round in 0..2 {
         let context = format!("{name}, seed {seed}, round {round}");
@@ -158,6 +168,7 @@ fn balance_all(name: &str, node_size: u32, features: &str, options: &str, seed: 
         assert!(progress.nodes > 0, "{context}");
         let after = Manifest::of(&tree).unwrap();
         after.assert_same(&before, &context);
+        assert_eq!(last_changes(&tree.0), changes_before, "{context}");
         let grown = used(&tree.0).saturating_sub(used_before);
         // Backrefs take a little more space if they name parent nodes.
         assert!(

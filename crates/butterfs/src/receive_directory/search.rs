@@ -6,6 +6,7 @@
 
 use butterfs_format::TreeId;
 use butterfs_format::send_stream::SourceStamp;
+use butterfs_fs::receive::{BaseSearch, Candidate};
 use butterfs_kernel::{self as btrfs, Changes};
 use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, openat, openat2, statx,
@@ -24,10 +25,11 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::NOFOLLOW);
 
 /// The read-only subvolume that was received with a stamp, or whose own stamp
-/// it is.
+/// it is; or else the one that the UUID names (see [`BaseSearch`]).
 pub(super) fn find(directory: BorrowedFd<'_>, stamp: SourceStamp) -> Option<OwnedFd> {
     let mut seen = BTreeSet::new();
     let mut waiting = vec![mount_root(directory).ok()?];
+    let mut search = BaseSearch::new(stamp);
     while let Some(root) = waiting.pop() {
         let Ok(info) = btrfs::subvolume_info(root.as_fd()) else {
             continue;
@@ -35,15 +37,21 @@ pub(super) fn find(directory: BorrowedFd<'_>, stamp: SourceStamp) -> Option<Owne
         if !seen.insert(info.id) {
             continue;
         }
-        let stamped = info.received == stamp || info.own == stamp;
-        if stamped && btrfs::changes(root.as_fd()) == Ok(Changes::Refused) {
-            return Some(root);
-        }
         for (id, parent) in btrfs::subvolumes_in(root.as_fd()).unwrap_or_default() {
             waiting.extend(open(root.as_fd(), parent, id));
         }
+        let usable = [info.own.uuid, info.received.uuid].contains(&stamp.uuid)
+            && btrfs::changes(root.as_fd()) == Ok(Changes::Refused);
+        let candidate = Candidate {
+            own: info.own,
+            made: info.made,
+            received: info.received,
+        };
+        if usable && let Some(found) = search.offer(&candidate, root) {
+            return Some(found);
+        }
     }
-    None
+    search.by_uuid()
 }
 
 /// Opens a subvolume by its path from `root`; `None` if another mount covers

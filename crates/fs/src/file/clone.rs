@@ -43,7 +43,7 @@ pub(super) enum Refusal {
     Checksums,
     /// The source was cut meanwhile.
     Cut,
-    /// The source lies in its tree.
+    /// The first sector of the source lies in its tree.
     Inline,
 }
 
@@ -84,14 +84,43 @@ impl Filesystem {
         }
         match self.share(source, target, &span)? {
             Ok(()) => Ok(length),
+            Err(Refusal::Inline) => self.share_behind_inline(source, target, &span),
             Err(_) => self.copy_bytes(source, target, &span),
         }
     }
 
+    /// Copies the first sector, which lies in the tree, and shares the rest.
+    fn share_behind_inline(
+        &self,
+        source: &Arc<Inode>,
+        target: &Arc<Inode>,
+        span: &CloneSpan,
+    ) -> Result<u64, FsError> {
+        let sector = self.sector_size;
+        let Some(rest) = behind_inline(span, sector) else {
+            return self.copy_bytes(source, target, span);
+        };
+        let first = CloneSpan {
+            length: sector,
+            ..*span
+        };
+        let copied = self.copy_bytes(source, target, &first)?;
+        if copied < sector {
+            return Ok(copied);
+        }
+        let shared = match self.share(source, target, &rest) {
+            Ok(Ok(())) => Ok(rest.length),
+            Ok(Err(_)) => self.copy_bytes(source, target, &rest),
+            Err(error) => Err(error),
+        };
+        // The caller learns how far it came; its next call fails.
+        Ok(sector + shared.unwrap_or(0))
+    }
+
     /// Makes a range of one file part of another, which shares its extents: the
     /// result is a reflink or an error. Gives how many bytes were shared. A
-    /// length of zero means everything up to the end of the source. Inline data
-    /// in the tree, less than a sector, are copied.
+    /// length of zero means everything up to the end of the source. The first
+    /// sector of a file is copied if its data lie in the tree.
     ///
     /// # Errors
     /// As FICLONERANGE: [`FsError::Invalid`] if ranges are not whole sectors
@@ -133,7 +162,7 @@ impl Filesystem {
         check_span(source.id, target.id, &whole)?;
         match self.share(source, target, &span)? {
             Ok(()) => Ok(length),
-            Err(Refusal::Inline) => self.copy_bytes(source, target, &span),
+            Err(Refusal::Inline) => self.share_behind_inline(source, target, &span),
             Err(refusal) => Err(refusal.into()),
         }
     }
@@ -347,6 +376,17 @@ impl From<Refusal> for FsError {
             Refusal::Inline => "the data lie in the tree and cannot be shared",
         })
     }
+}
+
+/// What is left of a range that begins with data in the tree: everything behind
+/// the first sector, because the kernel keeps data in the tree only there.
+/// `None` if nothing is left.
+pub(super) fn behind_inline(span: &CloneSpan, sector: u64) -> Option<CloneSpan> {
+    (span.from == 0 && span.length > sector).then(|| CloneSpan {
+        from: sector,
+        to: span.to + sector,
+        length: span.length - sector,
+    })
 }
 
 /// Errors unless both are files.

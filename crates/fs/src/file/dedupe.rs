@@ -4,7 +4,7 @@
 //! before they are unlocked. So only what is equal at that moment is shared. No
 //! content, size or time that users see changes.
 
-use super::clone::{CloneSpan, Refusal, Times, check_files, check_span};
+use super::clone::{CloneSpan, Refusal, Times, behind_inline, check_files, check_span};
 use super::extents::{self, Body, Found};
 use super::flush::InlineRule;
 use crate::Filesystem;
@@ -133,10 +133,19 @@ impl Filesystem {
         if !equal {
             return Ok(Deduped::Differs);
         }
-        match self.share_locked((source, target), &mut locked, &span, (Times::Keep, &None))? {
+        let mut share = |span: &CloneSpan| {
+            self.share_locked((source, target), &mut locked, span, (Times::Keep, &None))
+        };
+        match share(&span)? {
             Ok(()) => Ok(Deduped::Shared(length)),
-            // Less than a sector, in the tree: there is nothing to share.
-            Err(Refusal::Inline) => Ok(Deduped::Shared(0)),
+            // The first sector lies in the tree and stays there.
+            Err(Refusal::Inline) => match behind_inline(&span, sector) {
+                Some(rest) => match share(&rest)? {
+                    Ok(()) => Ok(Deduped::Shared(length)),
+                    Err(refusal) => Err(refusal.into()),
+                },
+                None => Ok(Deduped::Shared(0)),
+            },
             Err(refusal) => Err(refusal.into()),
         }
     }

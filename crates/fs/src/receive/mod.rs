@@ -10,6 +10,7 @@
 //! last command of its stream was applied.
 
 mod apply;
+mod base;
 mod decode;
 mod error;
 mod note;
@@ -21,6 +22,7 @@ mod volume;
 mod volume_files;
 
 pub use apply::{ReceiveOptions, Received, Termination, receive};
+pub use base::{BaseSearch, Candidate};
 pub use decode::decode;
 pub use error::{ReceiveError, TargetError};
 pub use note::Note;

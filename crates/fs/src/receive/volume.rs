@@ -6,6 +6,7 @@
 //! tree. If the tree changed since, nobody can say how far the receive came,
 //! and it is not continued.
 
+use super::base::{BaseSearch, Candidate};
 use super::error::TargetError;
 use super::note::Note;
 use super::reader::Position;
@@ -224,17 +225,11 @@ fn received_as(item: &RootItem) -> SourceStamp {
 }
 
 /// The read-only subvolume that has a stamp or was received with it.
-///
-/// The kernel's stream of a received copy names the copy's generation. If no
-/// subvolume has the whole stamp, the UUID decides. It is that of a subvolume
-/// which has not changed since it was made, or of one that was received in one
-/// generation (a received subvolume loses this UUID when it is made writable).
 fn find_stamped(files: &Filesystem, stamp: SourceStamp) -> Result<Option<TreeId>, FsError> {
     let engine = files.store.read();
     let first = Key::new(TreeId::FS.get(), ItemType::ROOT_ITEM, 0);
     let mut cursor = Cursor::seek_in(&*engine, TreeId::ROOT, &first)?;
-    let mut unchanged = None;
-    let mut copies: Vec<(TreeId, SourceStamp)> = Vec::new();
+    let mut search = BaseSearch::new(stamp);
     while let Some((key, data)) = cursor.item() {
         let tree = TreeId(key.objectid);
         if tree > TreeId::LAST_SUBVOLUME {
@@ -243,29 +238,24 @@ fn find_stamped(files: &Filesystem, stamp: SourceStamp) -> Result<Option<TreeId>
         if key.item_type == ItemType::ROOT_ITEM && tree.is_subvolume() {
             let item = RootItem::parse(data)
                 .map_err(|error| butterfs_store::bad_item(TreeId::ROOT, key, &error))?;
-            let own = SourceStamp {
-                uuid: item.uuid,
-                ctransid: item.ctransid,
-            };
             // Its item does not yet show a deletion since the last commit.
             let usable = [item.uuid, item.received_uuid].contains(&stamp.uuid)
                 && engine.tree_access(tree)? == TreeAccess::ReadOnly;
-            if usable && (received_as(&item) == stamp || own == stamp) {
-                return Ok(Some(tree));
-            }
-            if usable && own.uuid == stamp.uuid && item.ctransid <= item.otransid {
-                unchanged = Some(tree);
-            } else if usable && item.received_uuid == stamp.uuid {
-                copies.push((tree, received_as(&item)));
+            let candidate = Candidate {
+                own: SourceStamp {
+                    uuid: item.uuid,
+                    ctransid: item.ctransid,
+                },
+                made: item.otransid,
+                received: received_as(&item),
+            };
+            if usable && let Some(found) = search.offer(&candidate, tree) {
+                return Ok(Some(found));
             }
         }
         cursor.next()?;
     }
-    let copy = copies.first().filter(|(_, first)| {
-        let same = |(_, other): &(TreeId, SourceStamp)| other == first;
-        copies.iter().all(same)
-    });
-    Ok(unchanged.or(copy.map(|(tree, _)| *tree)))
+    Ok(search.by_uuid())
 }
 
 impl Target for VolumeTarget {

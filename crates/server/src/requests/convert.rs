@@ -117,9 +117,15 @@ const FLAGS: &[(InodeFlags, u32, u32)] = &[
     (InodeFlags::NODATACOW, 0x80_0000, 0),
 ];
 
-/// FS_*_FL of an inode.
+/// FS_*_FL of an inode. As in the kernel, NOCOMPRESS hides COMPRESS: an inode
+/// can have both on disk, and SETFLAGS refuses both.
 pub fn fs_flags(flags: InodeFlags) -> u32 {
-    let set = FLAGS.iter().filter(|(disk, ..)| flags.contains(*disk));
+    let hidden = match flags.contains(InodeFlags::NOCOMPRESS) {
+        true => InodeFlags::COMPRESS,
+        false => InodeFlags::default(),
+    };
+    let shown = |disk: InodeFlags| flags.contains(disk) && disk != hidden;
+    let set = FLAGS.iter().filter(|(disk, ..)| shown(*disk));
     set.fold(0, |all, (_, fs, _)| all | fs)
 }
 
@@ -178,6 +184,8 @@ mod tests {
             }
         }
         assert!(from_fs_flags(0x4000).is_err());
+        let both = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+        assert_eq!(fs_flags(both | InodeFlags::SYNC), 0x408);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::extent::share::{Keyed, data_children};
 use crate::item_fault::ItemFault;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::{ItemType, Key, Logical, NodeRef, TreeId};
-use butterfs_tree::{Node, NodeSink, NodeSource};
+use butterfs_tree::{Node, NodeSource};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -434,7 +434,7 @@ impl Graph {
         }
         for (_, above) in &member.above {
             if let Above::Root(tree) = above {
-                engine.set_root(*tree, step.new)?;
+                engine.move_root(*tree, step.new)?;
             }
         }
         Ok(())
