@@ -1,7 +1,7 @@
 //! What a mount shows after a request that could not be carried out, or only in
 //! part: the file as it is.
 
-use super::support::{Bench, can_mount, is_root, said};
+use super::support::{BINARY, Bench, can_mount, is_root, said};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -110,5 +110,50 @@ fn pages_that_are_written_in_part_are_not_reported_as_written() {
     bench.run(&["qgroup", "limit", "800k", "0/5", "volume"]);
     let _mounted = bench.mount("rw,memory=4m");
     let done = python(PART, &bench);
+    assert!(done.status.success(), "{}", said(&done));
+}
+
+/// Opens files of read-only subvolumes: a snapshot, and one that becomes
+/// read-only while the kernel knows its files.
+const OPENS: &str = r"
+import errno, os, subprocess, sys
+os.chdir(sys.argv[1])
+def refused(name):
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_TRUNC):
+        try:
+            os.open(name, flags)
+            raise SystemExit(f'{name} was opened for writing')
+        except OSError as error:
+            assert error.errno == errno.EROFS, error
+    assert os.stat(name).st_size == 6 and open(name).read() == 'before'
+refused('mnt/frozen/file')
+name = 'mnt/work/file'
+open(name, 'r+').write('before')
+work = ['property', 'set', 'mnt/work', 'ro']
+subprocess.run([sys.argv[2], *work, 'true'], check=True)
+refused(name)
+subprocess.run([sys.argv[2], *work, 'false'], check=True)
+open(name, 'a').write(' and after')
+assert open(name).read() == 'before and after'
+refused('mnt/frozen/file')
+";
+
+#[test]
+fn a_write_cache_takes_nothing_that_is_refused_later() {
+    if !can_mount() {
+        return;
+    }
+    if !is_root() {
+        println!("skipped: the machine may forbid the server to see how files are opened");
+        return;
+    }
+    let bench = Bench::new();
+    let _mounted = bench.mount("writeback");
+    bench.run(&["subvolume", "create", "mnt/work"]);
+    std::fs::write(bench.path("mnt/work/file"), "before").expect("a file");
+    bench.run(&["subvolume", "snapshot", "-r", "mnt/work", "mnt/frozen"]);
+    let mut python = Command::new("python3");
+    python.args(["-c", OPENS]).arg(bench.path("")).arg(BINARY);
+    let done = python.output().expect("python3 runs");
     assert!(done.status.success(), "{}", said(&done));
 }

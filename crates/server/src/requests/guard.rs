@@ -13,9 +13,10 @@ use super::intent::{self, Intent};
 use super::protected::{ASKED, KEPT};
 use super::server::Server;
 use super::stale::Noted;
-use super::telling::Told;
+use super::telling::{NAME_PATIENCE, Told};
 use crate::mounts::Mount;
-use butterfs::{Access, FsError, Inode, InodeFlags, InodeId, TreeId};
+use butterfs::{Access, Attributes, FsError, Inode, InodeFlags, InodeId, TreeId, WriteCache};
+use butterfs_fuse::reply::FOREVER;
 use butterfs_fuse::request::{SetAttr, TimeChange, Write};
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
 use std::ops::Range;
@@ -164,6 +165,21 @@ impl Server {
         }
     }
 
+    /// Makes the kernel ask for the attributes of a subvolume's files before it
+    /// opens one, if it has a cache of writes: perhaps no writes may get into it
+    /// any more.
+    pub(super) fn forget_attributes(&self, context: &Context<'_>, tree: TreeId) {
+        if self.mount.write_cache == WriteCache::Server {
+            return;
+        }
+        let nodes = self.nodes.known_in(tree);
+        self.tell(context, NAME_PATIENCE, move |notifier| {
+            for node in nodes {
+                let _ = notifier.invalidate_inode(node, InvalidRange::AttributesOnly);
+            }
+        });
+    }
+
     fn write_back_all(
         &self,
         context: &Context<'_>,
@@ -182,14 +198,37 @@ impl Server {
         }
     }
 
+    /// Errors in a read-only subvolume if the kernel has a cache of writes. It
+    /// would take writes into it, and show them and the size that they make,
+    /// although they are refused later.
+    fn check_cached_tree(&self, tree: TreeId) -> Result<(), Errno> {
+        match self.mount.write_cache {
+            WriteCache::Kernel => self.check_tree(tree),
+            WriteCache::Server => Ok(()),
+        }
+    }
+
+    /// How long the kernel may keep attributes. Zero if the server must know how
+    /// the file is opened: then the kernel asks for them before it opens it.
+    pub(super) fn attributes_last(&self, id: InodeId, attributes: &Attributes) -> Duration {
+        let is_file = attributes.mode & libc::S_IFMT == libc::S_IFREG;
+        let is_asked = attributes.flags.intersects(ASKED)
+            || (is_file && self.check_cached_tree(id.tree).is_err());
+        match is_asked {
+            true => Duration::ZERO,
+            false => FOREVER,
+        }
+    }
+
     /// Errors where the caller is about to open a protected file for writing.
     pub(super) fn check_open(&self, context: &Context<'_>, inode: &Inode) -> Result<(), Errno> {
-        const S_IFMT: u32 = libc::S_IFMT;
         let (flags, mode) = {
             let state = inode.state.read_beside();
             (state.item.flags, state.item.mode)
         };
-        if !flags.intersects(ASKED) || mode & S_IFMT != libc::S_IFREG {
+        let in_tree = self.check_cached_tree(inode.id.tree);
+        let is_asked = flags.intersects(ASKED) || in_tree.is_err();
+        if !is_asked || mode & libc::S_IFMT != libc::S_IFREG {
             return Ok(());
         }
         match intent::of(context.pid) {
@@ -197,7 +236,7 @@ impl Server {
             Intent::Write if flags.intersects(KEPT) => Err(Errno::EPERM),
             Intent::Append if flags.contains(InodeFlags::IMMUTABLE) => Err(Errno::EPERM),
             _ if flags.contains(InodeFlags::READONLY) => Err(Errno::EACCES),
-            Intent::Append | Intent::Write => Ok(()),
+            Intent::Append | Intent::Write => in_tree,
         }
     }
 

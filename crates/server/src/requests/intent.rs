@@ -6,8 +6,9 @@
 //! stateless, so the kernel does not ask the server about them. But if the
 //! attributes of a file expire at once, the kernel asks for them before it
 //! permits what a system call wants. So the attributes of immutable and
-//! append-only files expire at once. Those of other files never expire, so
-//! nobody else pays.
+//! append-only files expire at once, and if the kernel has a cache of writes,
+//! those of files in read-only subvolumes. The attributes of other files never
+//! expire, so nobody else pays.
 //!
 //! The caller waits within its system call. /proc shows this call with its
 //! arguments to whoever may trace the caller: root, and the caller's own user

@@ -6,7 +6,7 @@
 //!
 //! Opens are stateless: the kernel asks nothing at open and close. Only this
 //! server changes the volume. So names, absent names and attributes never
-//! expire, except the attributes of immutable and append-only files (`intent`).
+//! expire, except the attributes of protected files (`intent`).
 //! The server does not see reads that the kernel answers from its cache, so
 //! they change no access time.
 

@@ -202,6 +202,18 @@ impl Nodes {
         inode.map_or(Ok(()), |inode| files.unpin(&inode, 1))
     }
 
+    /// The nodes of a subvolume that the kernel knows.
+    pub fn known_in(&self, tree: TreeId) -> Vec<NodeId> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = lock(shard);
+            let known = shard.iter();
+            let inside = known.filter(|(_, known)| known.inode.id.tree == tree);
+            found.extend(inside.map(|(node, _)| NodeId(*node)));
+        }
+        found
+    }
+
     /// Takes back all lookups, at the end.
     pub fn forget_all(&self, files: &Filesystem) {
         for shard in &self.shards {

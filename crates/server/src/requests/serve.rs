@@ -3,7 +3,6 @@
 use super::answered::{Answered, errno};
 use super::convert;
 use super::guard::{asks_nothing, is_of_cached_writes};
-use super::protected::attributes_last;
 use super::server::{Server, Transported};
 use crate::attributes::{FACTS, LABEL, PLACE, SERVICE, STATS};
 use crate::facts::Facts;
@@ -135,7 +134,7 @@ impl FileSystem for Server {
             birth: Some(convert::timestamp(attributes.btime)),
             attributes: set.fold(0, |all, (_, bit)| all | bit),
             attributes_mask: STATX_ATTRIBUTES.iter().fold(0, |all, (_, bit)| all | bit),
-            timeout: attributes_last(attributes.flags),
+            timeout: self.attributes_last(inode.id, &attributes),
         })
     }
 

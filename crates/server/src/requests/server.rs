@@ -5,7 +5,6 @@ use super::autodefrag::Autodefrag;
 use super::convert::{self, Owners};
 use super::nodes::Nodes;
 use super::pages::Pages;
-use super::protected::attributes_last;
 use super::rescan::Rescan;
 use super::stale::Stale;
 use super::telling::{Telling, Told};
@@ -181,7 +180,7 @@ impl Server {
         let node = self.nodes.node_of(inode.id).answered()?;
         Ok(AttrReply {
             attr: convert::attr(&attributes, node, self.mount.owners),
-            timeout: attributes_last(attributes.flags),
+            timeout: self.attributes_last(inode.id, &attributes),
         })
     }
 

@@ -134,6 +134,7 @@ impl Server {
                 self.files()
                     .set_subvolume_access(at.tree, access)
                     .answered()?;
+                self.forget_attributes(context, at.tree);
                 // Durable at once, as in the kernel.
                 self.volume.commit().answered()?;
             }
