@@ -85,6 +85,14 @@ pub enum DeviceError {
         /// What was being done.
         operation: Operation,
     },
+    /// The device was let go: its volume was closed.
+    #[error("cannot {operation} {device}: its volume was closed; open it again")]
+    Released {
+        /// The device.
+        device: String,
+        /// What was being done.
+        operation: Operation,
+    },
     /// Something else is using the device.
     #[error("{device} is in use by {holder}; {}", .holder.advice())]
     Busy {

@@ -326,8 +326,10 @@ impl FileDevice {
         let released = self.released.read();
         let released = released.unwrap_or_else(PoisonError::into_inner);
         if *released {
-            let error = io::Error::other("it was closed");
-            return Err(self.error(operation, Some(range), error));
+            return Err(DeviceError::Released {
+                device: self.identity(),
+                operation,
+            });
         }
         // A write behind the end of a file that was cut short would make it
         // longer, with zeros where other data were.

@@ -292,7 +292,10 @@ fn a_released_device_is_free_for_others_and_takes_nothing() {
     first.let_go();
     let second = FileDevice::open(&path, Access::ReadWrite).unwrap();
     let all = DeviceRange::new(DeviceOffset(0), MIB);
-    assert!(first.write_at(DeviceOffset(0), b"late").is_err());
+    assert!(matches!(
+        first.write_at(DeviceOffset(0), b"late"),
+        Err(DeviceError::Released { .. })
+    ));
     assert!(
         first
             .write_vectored_at(DeviceOffset(0), &[IoSlice::new(b"late")])

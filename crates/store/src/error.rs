@@ -180,13 +180,21 @@ impl From<StoreError> for TreeError {
 
 impl From<DeviceError> for StoreError {
     fn from(error: DeviceError) -> Self {
-        Self::Device(Arc::new(error))
+        match error {
+            DeviceError::Released { .. } => Self::Closed,
+            error => Self::Device(Arc::new(error)),
+        }
     }
 }
 
 impl From<VolumeError> for StoreError {
     fn from(error: VolumeError) -> Self {
-        Self::Volume(Arc::new(error))
+        match &error {
+            VolumeError::Device(device) if matches!(**device, DeviceError::Released { .. }) => {
+                Self::Closed
+            }
+            _ => Self::Volume(Arc::new(error)),
+        }
     }
 }
 

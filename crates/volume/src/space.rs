@@ -328,6 +328,10 @@ impl LogicalSpace {
             // Another write lost it meanwhile.
             return Ok(());
         }
+        if matches!(error, DeviceError::Released { .. }) {
+            // The volume was closed. The device did not fail.
+            return Err(error.into());
+        }
         let is_lost = |id: DeviceId| id == device || self.leaves_out(id);
         if let Some((logical, profile)) = self.map().first_lost(is_lost) {
             tracing::error!(
