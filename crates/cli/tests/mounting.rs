@@ -441,3 +441,34 @@ fn a_mount_that_nobody_waits_for_is_given_up() {
     assert!(!table.contains(point.to_str().expect("a name")), "{table}");
     bench.check();
 }
+
+/// A server that gets too few descriptors for io_uring serves by /dev/fuse, or
+/// not at all.
+#[test]
+fn a_mount_with_few_descriptors_does_not_hang() {
+    let Some(_mounts) = mounts() else {
+        return;
+    };
+    let bench = Bench::new();
+    let _ = std::fs::create_dir(bench.path("mnt"));
+    let mut served = 0;
+    for limit in [9, 11, 12, 13, 14, 15, 16, 18, 20, 24, 32, 48, 64] {
+        let words = format!("ulimit -n {limit}; exec timeout 20 {BINARY} mount volume mnt");
+        let mut shell = Command::new("bash");
+        let mounted = shell.args(["-c", &words]).current_dir(bench.path(""));
+        let mounted = mounted.output().expect("bash runs");
+        if mounted.status.success() {
+            let mut look = Command::new("timeout");
+            let look = look.args(["20", "ls"]).arg(bench.path("mnt"));
+            let looked = look.output().expect("timeout runs");
+            assert!(looked.status.success(), "{limit}: {}", said(&looked));
+            // The server may end as soon as it lacks a descriptor.
+            let unmounted = bench.try_run(&["umount", "mnt"]);
+            served += usize::from(unmounted.status.success());
+        } else {
+            let code = mounted.status.code();
+            assert_eq!(code, Some(32), "{limit}: {}", said(&mounted));
+        }
+    }
+    assert!(served > 3, "{served}");
+}

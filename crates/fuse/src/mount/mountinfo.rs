@@ -3,13 +3,15 @@
 //! Owns the parsing of that file. It asks no file system, so it works on mounts
 //! whose server is gone.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The device number, `major:minor`, of the topmost FUSE mount at `path`.
-pub(super) fn device_at(path: &Path) -> Option<String> {
-    let text = std::fs::read("/proc/self/mountinfo").ok()?;
-    find(&text, path.as_os_str().as_bytes())
+/// The device number, `major:minor`, of the topmost FUSE mount at `path`. An
+/// error if the list of mounts cannot be read.
+pub(super) fn device_at(path: &Path) -> io::Result<Option<String>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    Ok(find(&text, path.as_os_str().as_bytes()))
 }
 
 fn find(text: &[u8], path: &[u8]) -> Option<String> {

@@ -46,7 +46,7 @@ struct Mount {
 impl Unmounter {
     /// For what was just mounted at `path`.
     pub(super) fn new(path: PathBuf, method: Method) -> Self {
-        let device = mountinfo::device_at(&path);
+        let device = mountinfo::device_at(&path).ok().flatten();
         Self {
             mount: Arc::new(Mount {
                 path,
@@ -85,7 +85,8 @@ impl Unmounter {
     #[must_use]
     pub fn is_mounted(&self) -> bool {
         let mount = &self.mount;
-        mount.device.is_some() && mountinfo::device_at(&mount.path) == mount.device
+        let now = mountinfo::device_at(&mount.path).ok().flatten();
+        mount.device.is_some() && now == mount.device
     }
 
     /// Unmounts. Success if it is unmounted already.
@@ -94,7 +95,9 @@ impl Unmounter {
         if mount.method == Method::External {
             return Err(UnmountError::External);
         }
-        if !self.is_mounted() {
+        if let (Some(_), Ok(now)) = (&mount.device, mountinfo::device_at(&mount.path))
+            && now != mount.device
+        {
             return Ok(());
         }
         match mount.method {

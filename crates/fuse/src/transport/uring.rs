@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::buffer::AlignedBuffer;
 use super::{Queue, Served};
@@ -135,10 +136,18 @@ impl UringTransport {
     }
 }
 
-/// Whether this process can have this many rings at one time.
+/// Whether this process can have this many rings at one time, and open more
+/// files besides. Without its rings, a mount of which the kernel was told that
+/// there will be rings hangs.
 pub(crate) fn rings_are_possible(count: usize) -> io::Result<()> {
+    /// The session and its threads open a few before their rings.
+    const OTHER_FILES: usize = 32;
     let rings: io::Result<Vec<_>> = (0..count).map(|_| ring(1)).collect();
-    rings.map(drop)
+    let files: Result<Vec<_>, _> = (0..OTHER_FILES)
+        .map(|_| eventfd(0, EventfdFlags::CLOEXEC))
+        .collect();
+    rings.map(drop)?;
+    Ok(files.map(drop)?)
 }
 
 /// CPUs that are `possible` (this kernel could ever have them, and wants a queue
