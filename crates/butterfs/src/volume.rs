@@ -487,13 +487,17 @@ fn open_store(
     options: &OpenOptions,
 ) -> Result<(Arc<Store>, TreeId), Error> {
     let store = Arc::new(Store::open_all(devices.clone(), &options.store)?);
-    let waits = store.read().waiting_log().is_some() && options.store.log == LogPolicy::Replay;
+    let has_log = store.read().waiting_log().is_some();
+    let waits = has_log && options.store.log == LogPolicy::Replay;
     let is_written = options.store.access == Access::ReadWrite;
     if !waits || is_written {
         let tree = find_subvolume(&store, &options.subvolume)?;
         if waits {
             replay(&store)?;
-        } else if options.store.free_space == FreeSpace::Remade {
+        } else if is_written && !has_log {
+            store.trim_if_cramped();
+        }
+        if !waits && options.store.free_space == FreeSpace::Remade {
             store.commit_remade()?;
         }
         if is_written && options.store.on_replacement == OnReplacement::Cancel {

@@ -506,6 +506,21 @@ impl BlockDevice for FileDevice {
         self.access
     }
 
+    fn is_cramped(&self) -> bool {
+        /// A host with less is nearly full.
+        const ROOM: u64 = 16 << 20;
+        let (Kind::RegularFile, Ok(facts), Ok(host)) = (
+            self.kind,
+            rustix::fs::fstat(&self.file),
+            rustix::fs::fstatvfs(&self.file),
+        ) else {
+            return false;
+        };
+        let stored = u64::try_from(facts.st_blocks).unwrap_or(0) * 512;
+        let room = host.f_bavail.saturating_mul(host.f_frsize);
+        room < ROOM && stored < self.size()
+    }
+
     fn let_go(&self) {
         let released = self.released.write();
         let mut released = released.unwrap_or_else(PoisonError::into_inner);

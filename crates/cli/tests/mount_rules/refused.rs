@@ -84,6 +84,61 @@ fn a_cut_that_met_an_error_is_seen() {
     drop(memory);
 }
 
+/// A volume that has filled the file system that holds it can be used again.
+#[test]
+fn what_a_full_host_refused_is_given_back() {
+    if !can_mount() {
+        return;
+    }
+    if !is_root() {
+        println!("skipped: mounting a small tmpfs needs root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+        return;
+    }
+    let bench = Bench::new();
+    let small = bench.path("small");
+    std::fs::create_dir(&small).expect("a directory");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=40m", "tmpfs"])
+        .arg(&small)
+        .status();
+    assert!(mounted.expect("mount runs").success());
+    let memory = Memory(&small);
+    let room = || {
+        let host = rustix::fs::statvfs(&small).expect("the host");
+        host.f_bavail * host.f_frsize
+    };
+    // With a fsync log, and without.
+    for (volume, sync) in [("small/logged", true), ("small/plain", false)] {
+        bench.run(&["mkfs", "-q", "-b", "1g", volume]);
+        let mounted = bench.mount_source(volume, "commit=300", "mnt");
+        std::fs::write(bench.path("mnt/kept"), [7; 100_000]).expect("a file");
+        if sync {
+            let kept = std::fs::File::open(bench.path("mnt/kept")).expect("a file");
+            kept.sync_all().expect("synced");
+        } else {
+            bench.run(&["filesystem", "sync", "mnt"]);
+        }
+        let large = std::fs::write(bench.path("mnt/large"), vec![9; 60 << 20]);
+        let _ = large.and_then(|()| std::fs::File::open(bench.path("mnt/large"))?.sync_all());
+        let ended = bench.try_run(&["umount", "mnt"]);
+        assert_eq!(ended.status.code(), Some(1), "{}", said(&ended));
+        drop(mounted);
+        assert!(room() < 2 << 20, "{} bytes are free", room());
+        // The mount gives back what is not in the volume.
+        let mounted = bench.mount_source(volume, "rw", "mnt");
+        let kept = std::fs::read(bench.path("mnt/kept")).expect("a file");
+        assert!(kept == [7; 100_000]);
+        std::fs::write(bench.path("mnt/more"), [8; 1_000_000]).expect("a file");
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+        assert!(room() > 30 << 20, "{} bytes are free", room());
+        bench.run(&["check", "--check-data-csum", volume]);
+        std::fs::remove_file(bench.path(volume)).expect("removed");
+    }
+    drop(memory);
+}
+
 /// Changes a file through a mapping, for half of which there is room. The
 /// write-back buffer takes half of the request.
 const PART: &str = r"

@@ -92,6 +92,8 @@ pub fn replay(store: &Store) -> Result<Replayed, FsError> {
         Ok(replayed) => {
             transaction.finish_replay();
             transaction.finish();
+            // From now on, nothing of the log counts as free.
+            store.trim_if_cramped();
             store.commit()?;
             for (tree, changes) in &replayed {
                 tracing::info!(%tree, changes = changes.len(), "a fsync log was replayed");
