@@ -8,14 +8,18 @@
 
 mod acl;
 mod pax;
+mod start;
 
 pub use acl::record as acl_record;
 use butterfs_format::item::NAME_MAX;
 use butterfs_format::item::inode::Timespec;
 use pax::{BadRecords, Record, Seeing};
+pub use start::open;
 use std::io::{self, BufRead, BufReader, Read};
 use tar::{Archive, EntryType};
 
+/// The unit in which archives are written.
+const BLOCK: usize = 512;
 /// The most bytes of a symbolic link's target, as in Linux.
 const SYMLINK_MAX: usize = 4095;
 
@@ -63,9 +67,12 @@ pub struct Member {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// The archive cannot be read, or is no archive.
-    #[error("the archive cannot be read: {0}")]
+    /// The archive cannot be read, or is damaged.
+    #[error("the archive cannot be read: {}", printable(&.0.to_string()))]
     Io(#[from] io::Error),
+    /// It is something else.
+    #[error("no archive: {0}; give one of tar, plain or compressed with gzip or zstd")]
+    NoArchive(String),
     /// The archive is compressed by a program that is not supported.
     #[error("the archive is compressed with {0}; decompress it first, as in `{0} -dc FILE |`")]
     Compression(&'static str),
@@ -94,10 +101,14 @@ pub enum ArchiveError {
 ///
 /// # Errors
 /// [`ArchiveError::Io`] if the input cannot be read, and
-/// [`ArchiveError::Compression`] if it is compressed in another way.
+/// [`ArchiveError::NoArchive`] or [`ArchiveError::Compression`] if it is empty or
+/// compressed in another way.
 pub fn decompressed<'r>(input: impl Read + 'r) -> Result<Box<dyn Read + 'r>, ArchiveError> {
     let mut input = BufReader::with_capacity(1 << 20, input);
     let start = input.fill_buf()?;
+    if start.is_empty() {
+        return Err(ArchiveError::NoArchive("it is empty".to_owned()));
+    }
     if start.starts_with(&[0x1f, 0x8b]) {
         return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(input)));
     }
@@ -122,6 +133,9 @@ pub fn read<E: From<ArchiveError>>(
     input: impl Read,
     visit: &mut dyn FnMut(Member, &mut dyn Read) -> Result<(), E>,
 ) -> Result<(), E> {
+    let Some(input) = start::begun(input)? else {
+        return Ok(());
+    };
     let (input, seen) = Seeing::new(input);
     let mut archive = Archive::new(input);
     let entries = archive.entries().map_err(ArchiveError::from)?;
@@ -146,7 +160,7 @@ fn member<R: Read>(
         return Ok(None);
     }
     let bad = |path: &[u8], field| ArchiveError::Field {
-        path: String::from_utf8_lossy(path).into_owned(),
+        path: text_of(path),
         field,
     };
     let records = records.map_err(|fault| {
@@ -163,7 +177,7 @@ fn member<R: Read>(
     let raw_path = record(b"path").unwrap_or_else(|| entry.path_bytes().into_owned());
     let of_header = || entry.link_name_bytes().map(std::borrow::Cow::into_owned);
     let link = record(b"linkpath").or_else(of_header);
-    let text = String::from_utf8_lossy(&raw_path).into_owned();
+    let text = text_of(&raw_path);
     // A size behind a record that the crate does not understand is unknown to
     // it, and the content would be cut.
     if pax::size_in(&records).is_some_and(|size| size != entry.size()) {
@@ -322,6 +336,23 @@ fn moment(text: &[u8]) -> Option<Timespec> {
     })
 }
 
+/// Bytes of an archive as text for a terminal.
+fn text_of(bytes: &[u8]) -> String {
+    printable(&String::from_utf8_lossy(bytes))
+}
+
+/// A text without characters that control a terminal.
+fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => safe.extend(letter.escape_default()),
+            false => safe.push(letter),
+        }
+    }
+    safe
+}
+
 /// True for bytes that can be a name or a target: not empty, and without NUL.
 fn is_text(bytes: &[u8]) -> bool {
     !bytes.is_empty() && !bytes.contains(&0)
@@ -334,13 +365,11 @@ fn components(path: &[u8]) -> Result<Vec<Vec<u8>>, ArchiveError> {
         match name {
             b"" | b"." => {}
             b".." => {
-                return Err(ArchiveError::Path(
-                    String::from_utf8_lossy(path).into_owned(),
-                ));
+                return Err(ArchiveError::Path(text_of(path)));
             }
             name if name.len() > NAME_MAX || !is_text(name) => {
                 return Err(ArchiveError::Field {
-                    path: String::from_utf8_lossy(path).into_owned(),
+                    path: text_of(path),
                     field: "name (1 to 255 bytes without NUL)",
                 });
             }
@@ -376,6 +405,12 @@ mod tests {
             assert_eq!(decoded(key.as_bytes()), name.as_bytes());
         }
         assert_eq!(decoded(b"user.50%-off"), b"user.50%-off");
+    }
+
+    #[test]
+    fn errors_do_not_control_a_terminal() {
+        let error = components(b"a/\x1b[2J/..").unwrap_err().to_string();
+        assert!(error.contains("a/\\u{1b}[2J/.."), "{error}");
     }
 
     #[test]

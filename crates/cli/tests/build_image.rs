@@ -686,6 +686,91 @@ fn sends_become_an_image() {
     refused(&["--send", "-", "--from", "-"], "one source only");
 }
 
+/// Zeros mark the end of an archive, and images begin with zeros.
+#[test]
+fn what_is_no_archive_is_refused_and_replaces_nothing() {
+    let bench = Bench::new();
+    let file = |name: &str, bytes: &[u8]| fs::write(bench.path(name), bytes).expect("a file");
+    file("note", b"kept\n");
+    bench.run(&["copy", "-q", "note", "volume:/"]);
+    fs::hard_link(bench.path("volume"), bench.path("again")).expect("a link");
+    let mut extended = vec![0; 8192];
+    extended[1024 + 0x38..][..2].copy_from_slice(&[0x53, 0xef]);
+    file("ext.img", &extended);
+    file("zeros", &[0; 1 << 20]);
+    file("odd", &[0; 700]);
+    file("empty", b"");
+    let raw = b"\x1b[31m\0\x07".repeat(500);
+    file("raw", &raw);
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut header = tar::Header::new_gnu();
+    header.set_mode(0o644);
+    header.set_size(5);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    archive
+        .append_data(&mut header, "note", &b"kept\n"[..])
+        .expect("a member");
+    let mut damaged = archive.into_inner().expect("an archive");
+    damaged.truncate(1024);
+    damaged.extend(&raw);
+    file("damaged.tar", &damaged);
+    for (name, reason) in [
+        ("volume", "a file system (btrfs)"),
+        ("ext.img", "a file system (ext"),
+        ("zeros", "begins with zeros"),
+        ("odd", "begins with zeros"),
+        ("empty", "it is empty"),
+        ("raw", "does not begin with the header"),
+        ("damaged.tar", "cannot be read"),
+    ] {
+        for words in [
+            ["build", "-q", "-o", "new.img", "--from", name].as_slice(),
+            &["tar", "extract", "-f", name, "volume:/"],
+        ] {
+            let output = bench.try_run(words);
+            let all = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{words:?}: {all}");
+            assert!(
+                all.contains(reason) && all.contains(name),
+                "{words:?}: {all}"
+            );
+            let is_plain = |letter: char| letter == '\n' || !letter.is_control();
+            assert!(all.chars().all(is_plain), "{words:?}: {all:?}");
+        }
+        assert!(!bench.path("new.img").exists(), "{name}");
+    }
+    for name in ["volume", "again", "./volume"] {
+        for from in ["--from", "--send"] {
+            let output = build(&bench, &["-f", "-o", "volume", from, name]);
+            let all = said(&output);
+            assert!(!output.status.success(), "{name}: {all}");
+            assert!(all.contains("is the image itself"), "{name}: {all}");
+        }
+    }
+    for words in [
+        ["build", "-q", "-o", "new.img", "--from", "-"].as_slice(),
+        &["tar", "extract", "volume:/"],
+    ] {
+        let output = bench.try_run(words);
+        let all = said(&output);
+        assert!(!output.status.success(), "{words:?}: {all}");
+        assert!(
+            all.contains("standard input: no archive"),
+            "{words:?}: {all}"
+        );
+    }
+    // As tar writes an archive of nothing.
+    for (name, length) in [("two.tar", 1024), ("filled.tar", 10_240)] {
+        file(name, &vec![0; length]);
+        built(&bench, &["-q", "-f", "-o", "new.img", "--from", name]);
+        bench.run(&["tar", "extract", "-f", name, "volume:/"]);
+    }
+    assert_eq!(bench.run(&["cat", "volume:/note"]), "kept\n");
+    bench.check();
+}
+
 /// An archive may say what no file system has. It is refused, and no image is
 /// made.
 #[test]

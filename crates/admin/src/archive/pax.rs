@@ -8,13 +8,12 @@
 //! Invariant: when the crate gives an entry, the records are those of this
 //! entry. It reads a header and what belongs to it, and nothing behind.
 
+use super::BLOCK;
 use std::cell::RefCell;
 use std::io::{self, Read};
 use std::rc::Rc;
 use tar::{EntryType, Header};
 
-/// The unit in which archives are written.
-const BLOCK: usize = 512;
 /// Where the header of a sparse file says that its map goes on in another block,
 /// and where such a block says it.
 const MORE_IN_HEADER: usize = 482;

@@ -18,6 +18,14 @@ pub enum BuildError {
     /// An archive cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
+    /// The archive of this name cannot be read.
+    #[error("{archive}: {error}")]
+    NamedArchive {
+        /// Its file, or standard input.
+        archive: String,
+        /// Why not.
+        error: ArchiveError,
+    },
     /// An OCI layout does not follow its specification.
     #[error("{what} is no OCI layout that can be read: {reason}")]
     Layout {
@@ -76,6 +84,17 @@ pub enum BuildError {
 }
 
 impl BuildError {
+    /// Says which archive cannot be read.
+    pub(super) fn of_archive(self, archive: impl std::fmt::Display) -> Self {
+        match self {
+            Self::Archive(error) => Self::NamedArchive {
+                archive: archive.to_string(),
+                error,
+            },
+            other => other,
+        }
+    }
+
     /// Makes an error from one of the system about a file.
     pub(super) fn io(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
         let what = what.to_string();

@@ -201,14 +201,15 @@ fn add_layer(gathered: &mut Gathered, blob: &Path, digest: &str) -> Result<(), B
         sum: Sha256::new(),
     };
     let mut members: Vec<(Member, Option<ContentId>)> = Vec::new();
-    {
-        let plain = archive::decompressed(&mut input)?;
+    let read = archive::decompressed(&mut input).map_err(BuildError::from);
+    let read = read.and_then(|plain| {
         archive::read::<BuildError>(plain, &mut |member, content| {
             let content = gathered.content_of(&member, content)?;
             members.push((member, content));
             Ok(())
-        })?;
-    }
+        })
+    });
+    read.map_err(|error| error.of_archive(blob.display()))?;
     // Bytes after the end of the archive belong to the digest too.
     io::copy(&mut input, &mut io::sink()).map_err(io())?;
     check(blob, digest, &input.sum.finalize())?;

@@ -11,7 +11,6 @@ use butterfs_format::item::inode::Timespec;
 use rayon::prelude::*;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -62,12 +61,16 @@ impl Gathered {
     /// used, or the map of owners has no entry for an owner.
     pub fn add(&mut self, source: &Source) -> Result<(), BuildError> {
         match source {
-            Source::Input => self.add_archive(std::io::stdin().lock()),
+            Source::Input => {
+                let added = self.add_archive(std::io::stdin().lock());
+                added.map_err(|error| error.of_archive("standard input"))
+            }
             Source::Path(path) if path.join("oci-layout").exists() => oci::add(self, path),
             Source::Path(path) if path.is_dir() => self.add_directory(path),
             Source::Path(path) => {
-                let file = File::open(path).map_err(BuildError::io(path.display()))?;
-                self.add_archive(file)
+                let file = archive::open(path).map_err(BuildError::from);
+                let added = file.and_then(|file| self.add_archive(file));
+                added.map_err(|error| error.of_archive(path.display()))
             }
         }
     }

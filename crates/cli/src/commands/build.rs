@@ -6,6 +6,7 @@
 
 mod sends;
 
+use crate::commands::device::named::is_same;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::meter::Meter;
 use crate::sizes;
@@ -154,6 +155,13 @@ impl Build {
         let inputs = self.from.iter().chain(&self.send);
         if inputs.filter(|path| path.as_os_str() == "-").count() > 1 {
             return fail("standard input can be one source only; give the others as files");
+        }
+        let mut inputs = self.from.iter().chain(&self.send);
+        if let Some(input) = inputs.find(|input| is_same(input, &self.output)) {
+            return fail(format!(
+                "{} is the image itself, which would be replaced; give -o another name",
+                input.display()
+            ));
         }
         let mut replaced = None;
         if self.output.exists() {

@@ -10,7 +10,6 @@ use butterfs::{
 };
 use butterfs_admin::archive::{self, ArchiveError, Member, MemberKind};
 use std::collections::HashSet;
-use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 
@@ -51,10 +50,14 @@ impl Extract {
     pub(super) fn run(self) -> Done {
         let places = [self.place.clone()];
         let mut bar = FilesBar::new(false);
+        let name = match &self.file {
+            Some(path) => path.display().to_string(),
+            None => "standard input".to_owned(),
+        };
         let input: Box<dyn Read> = match &self.file {
             Some(path) => {
-                let file = File::open(path).context(path.display())?;
-                let meta = file.metadata().context(path.display())?;
+                let file = archive::open(path).context(&name)?;
+                let meta = file.metadata().context(&name)?;
                 if meta.is_file() {
                     bar.expect_bytes(meta.len());
                 }
@@ -63,7 +66,7 @@ impl Extract {
             None => Box::new(io::stdin().lock()),
         };
         let done = bar.done();
-        let input = archive::decompressed(done.reading(input))?;
+        let input = archive::decompressed(done.reading(input)).context(&name)?;
         self.start.change(&places, |volume| {
             let Some(root) = directory(volume, &self.place)? else {
                 return fail(format!("{} is no directory", self.place));
@@ -88,14 +91,15 @@ impl Extract {
             bar.end();
             let files = work.files;
             let read = read.map_err(|stopped| match stopped {
-                Stopped::Archive(error) => Failure(error.to_string()),
+                Stopped::Archive(error) => Failure(format!("{name}: {error}")),
                 Stopped::Other(failure) => failure,
             });
-            read.map_err(|failure| {
-                Failure(format!(
+            read.map_err(|failure| match files {
+                0 => failure,
+                _ => Failure(format!(
                     "{}; {files} files before it are extracted, each whole",
                     failure.0
-                ))
+                )),
             })?;
             work.finish()?;
             say!("{files} files");
