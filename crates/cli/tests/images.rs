@@ -236,6 +236,74 @@ fn what_is_no_volume_is_named() {
     }
 }
 
+/// What is on a target of `image -r` is lost only where somebody says so.
+#[test]
+fn an_image_is_restored_over_nothing_that_is_known() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("note"), "kept\n").expect("a file");
+    bench.run(&["copy", "-q", "note", "volume:/"]);
+    bench.run(&["mkfs", "-q", "-b", "512m", "-L", "other", "other"]);
+    bench.run(&["image", "other", "packed"]);
+    let asked = &["a file system (btrfs)", "use -f to overwrite"];
+    refused(&bench, &["image", "-r", "packed", "volume"], asked);
+    if partitioned(&bench, "disk", "label: gpt\n,\n") {
+        let asked = &["a partition table (GPT)", "use -f"];
+        refused(&bench, &["image", "-r", "packed", "disk"], asked);
+    }
+    refused(
+        &bench,
+        &["image", "-r", "packed", "packed"],
+        &["the image itself"],
+    );
+    refused(
+        &bench,
+        &["image", "-r", "-m", "packed", "new", "./volume"],
+        asked,
+    );
+    assert!(!bench.path("new").exists());
+    assert_eq!(bench.run(&["cat", "volume:/note"]), "kept\n");
+    bench.check();
+    // A file with nothing known in it is taken.
+    std::fs::write(bench.path("new"), "text").expect("a file");
+    for words in [
+        ["image", "-r", "packed", "new"].as_slice(),
+        &["image", "-r", "-f", "packed", "volume"],
+        &["image", "-r", "--force", "packed", "new"],
+    ] {
+        bench.run(words);
+        let target = words.last().expect("a target");
+        assert!(bench.run(&["info", target]).contains("other"), "{words:?}");
+    }
+}
+
+/// What has no end is refused where it begins.
+#[test]
+fn what_is_no_metadata_image_is_not_stored() {
+    let bench = Bench::new();
+    let output = Command::new("timeout")
+        .args(["10", support::BINARY, "image", "-r", "/dev/zero"])
+        .arg(bench.path("new"))
+        .env("TMPDIR", bench.path(""))
+        .output()
+        .expect("timeout runs");
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("/dev/zero: it is no metadata image"),
+        "{text}"
+    );
+    assert!(!bench.path("new").exists());
+    // One that comes through a pipe is stored and read.
+    let script = format!("{0} image volume - | {0} image -r - new", support::BINARY);
+    let piped = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(bench.path(""))
+        .output()
+        .expect("sh runs");
+    assert!(piped.status.success(), "{}", said(&piped));
+    assert!(bench.run(&["info", "new"]).contains("trial"));
+}
+
 #[test]
 fn one_screen_about_a_volume() {
     let bench = Bench::new();

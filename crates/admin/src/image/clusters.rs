@@ -118,6 +118,22 @@ impl<W: Write> ClusterWriter<W> {
     }
 }
 
+/// Reads where an image begins.
+///
+/// # Errors
+/// The input cannot be read, or is no image.
+pub fn read_begin(input: &mut dyn Read) -> Result<Vec<u8>, ImageError> {
+    let mut begin = vec![0; TABLE];
+    let damaged = |what| Err(ImageError::Damaged { at: 0, what });
+    if read_some(input, &mut begin)? < TABLE {
+        return damaged(Fault::Cut);
+    }
+    match begin.starts_with(&MAGIC.to_le_bytes()) {
+        true => Ok(begin),
+        false => damaged(Fault::Magic),
+    }
+}
+
 /// Calls `visit` with each unpacked item of an image and its offset there, in
 /// order.
 pub fn each_item(

@@ -8,6 +8,7 @@ mod make;
 mod restore;
 mod sanitize;
 
+pub use clusters::read_begin;
 pub use make::{ImageOptions, Made, Unreadable, Walk, make};
 pub use restore::{OpenDevices, Restored, restore};
 pub use sanitize::Names;

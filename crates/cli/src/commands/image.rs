@@ -1,9 +1,12 @@
 //! `butterfs image`, also called btrfs-image: the metadata of a volume in a file.
 
+use crate::commands::device::named::{is_same, verify_different, verify_nothing_there};
 use crate::fail::{Context, Done, fail};
 use crate::whole_file::WholeFile;
 use butterfs::{Access, BlockDevice, FileDevice};
-use butterfs_admin::image::{ImageError, ImageOptions, Made, Names, Walk, make, restore};
+use butterfs_admin::image::{
+    ImageError, ImageOptions, Made, Names, Walk, make, read_begin, restore,
+};
 use butterfs_format::item::device::DeviceItem;
 use clap::{ArgAction, Args};
 use std::fs::File;
@@ -21,6 +24,8 @@ const NAMED_MAX: usize = 20;
   butterfs image -ss disk.img - | xz > shown.xz      without names
   butterfs image -r metadata.image disk.img          what was imaged, without data
   butterfs image -r -m two.image one.img two.img     of a volume of two devices
+
+With -r, all that was on a target is lost. A target that holds something known, such as a file system, a partition table or a swap area, is refused without -f; btrfs-image does not ask.
 
 An image holds all nodes and no data; content of small files that lies in nodes is left out too. A damaged volume can be imaged: nodes that cannot be read are named and left out, and the exit code is 1. btrfs-image restores what this makes, and the other way round. What was restored can be read and checked; ButterFS does not write it.")]
 pub struct Image {
@@ -46,6 +51,9 @@ pub struct Image {
     /// Restore a volume of several devices, to as many files or devices.
     #[arg(short = 'm', requires = "restore")]
     multi: bool,
+    /// Restore onto a target that holds something, too; that is lost.
+    #[arg(short = 'f', long, requires = "restore")]
+    force: bool,
     /// Volume or image; `-` for an image on standard input.
     source: PathBuf,
     /// Image, or where the volume is restored to; `-` for an image on standard
@@ -149,6 +157,8 @@ impl Image {
         if self.targets.len() > 1 && !self.multi {
             return fail("several targets need -m, which restores a volume of several devices");
         }
+        verify_different(&self.targets)?;
+        self.verify_targets()?;
         let mut image = match self.source == Path::new("-") {
             true => standard_input().context("standard input")?,
             false => File::open(&self.source).context(self.source.display())?,
@@ -159,6 +169,22 @@ impl Image {
         let mut input = BufReader::new(image);
         let restored = restore(&mut input, &mut |items| self.open_targets(items));
         restored.context(self.source.display())?;
+        Ok(())
+    }
+
+    /// Errors if a target holds what nobody said may be lost.
+    fn verify_targets(&self) -> Done {
+        for path in self.targets.iter().filter(|path| path.exists()) {
+            if is_same(path, &self.source) {
+                return fail(format!(
+                    "{} is the image itself; restore it to another file",
+                    path.display()
+                ));
+            }
+            if !self.force {
+                verify_nothing_there(path, &FileDevice::open(path, Access::ReadWrite)?)?;
+            }
+        }
         Ok(())
     }
 
@@ -198,8 +224,9 @@ fn standard_input() -> io::Result<File> {
     Ok(File::from(io::stdin().as_fd().try_clone_to_owned()?))
 }
 
-/// An image that can be read twice.
-fn spooled(mut image: File) -> io::Result<File> {
+/// An image that can be read twice. What is no image may have no end.
+fn spooled(mut image: File) -> Result<File, ImageError> {
+    let begin = read_begin(&mut image)?;
     let path = std::env::temp_dir().join(format!("butterfs-image.{}", std::process::id()));
     let mut file = File::options()
         .read(true)
@@ -207,6 +234,7 @@ fn spooled(mut image: File) -> io::Result<File> {
         .create_new(true)
         .open(&path)?;
     std::fs::remove_file(&path)?;
+    file.write_all(&begin)?;
     io::copy(&mut image, &mut file)?;
     file.rewind()?;
     Ok(file)

@@ -5,7 +5,7 @@
 
 mod rootdir;
 
-use crate::commands::device::named::verify_different;
+use crate::commands::device::named::{verify_different, verify_nothing_there};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::sizes;
@@ -14,7 +14,7 @@ use butterfs_admin::mkfs::{
     DefaultState, FEATURES, FeatureBit, Layout, MkfsOptions, ProfileChoice, RootOwner, Summary,
     make, make_on, verify,
 };
-use butterfs_device::{DeviceRange, probe};
+use butterfs_device::DeviceRange;
 use butterfs_format::{ChecksumType, DeviceOffset};
 use clap::Args;
 use rootdir::RootDir;
@@ -281,13 +281,7 @@ impl Mkfs {
         }
         let device = FileDevice::open(path, Access::ReadWrite)?;
         if !self.force {
-            let found = probe::contents(&device).context(path.display())?;
-            if let Some(first) = found.first() {
-                return fail(format!(
-                    "{} holds {first}; use -f to overwrite it",
-                    path.display()
-                ));
-            }
+            verify_nothing_there(path, &device)?;
         }
         match self.needed()? {
             Some(needed) if self.byte_count.is_none() => self.enlarged(path, device, needed),

@@ -278,7 +278,7 @@ mod tests {
             What `alias btrfs=butterfs` answers: each verb and option of btrfs(8), mkfs.btrfs(8) (`mkfs`), btrfs-convert(8) \
             (`convert`), btrfstune(8) (`tune`) and btrfs-image(8) (`image`). An option that is taken has the meaning that it \
             has there. `-q` and `-v` are taken everywhere. With `-q` a command that changes something says nothing of it; a command that is \
-            asked for facts prints them all the same. Where a command has no more to say, `-v` changes nothing. What is not there answers with the sentence of this table and exit code 1 (`check`: 2). Verbs may be shortened as \
+            asked for facts prints them all the same. Where a command has no more to say, `-v` changes nothing. `image -r` wants `-f` where a target holds a file system or something else that is known. What is not there answers with the sentence of this table and exit code 1 (`check`: 2). Verbs may be shortened as \
             there (`butterfs sub li`). Before the verb stand `-q`, `-v`, `--log LEVEL`, `--format json|text` and `--dry-run`; \
             `version`, `help --full` and `help --box` are there, too.\n\n\
             This page is made by `BUTTERFS_WRITE=1 cargo test -p butterfs-cli parity`; a test holds it against the program.\n\n\

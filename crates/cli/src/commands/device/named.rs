@@ -112,6 +112,18 @@ pub fn verify_new(volume: &Volume, path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Errors if a device that is to be overwritten holds something.
+pub fn verify_nothing_there(path: &Path, device: &FileDevice) -> Result<(), Failure> {
+    let found = probe::contents(device).context(path.display())?;
+    match found.first() {
+        None => Ok(()),
+        Some(first) => fail(format!(
+            "{} holds {first}; use -f to overwrite it",
+            path.display()
+        )),
+    }
+}
+
 /// Opens a file or block device that is to become a part of a volume.
 pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn BlockDevice>, Failure> {
     let device = FileDevice::open(path, Access::ReadWrite)?;
