@@ -106,6 +106,16 @@ pub fn name_of<'p>(volume: &Volume, place: &'p Place) -> Result<(InodeId, &'p [u
     Ok((parent, name))
 }
 
+/// Errors if a new name of what is no directory ends in a slash.
+pub fn verify_is_name_of_file(place: &Place) -> Done {
+    match place.path.as_bytes().ends_with(b"/") {
+        false => Ok(()),
+        true => fail(format!(
+            "{place}: not a directory; make the directory first, or leave out the slash at the end"
+        )),
+    }
+}
+
 /// The last name of a path: the name that a copy gets in a directory.
 pub fn last_name(place: &Place) -> Result<&[u8], Failure> {
     let path = place.path.as_bytes();

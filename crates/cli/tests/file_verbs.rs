@@ -167,6 +167,41 @@ fn names_are_made_moved_and_removed() {
     });
 }
 
+/// A slash at the end is for directories, as with cp(1) and mv(1).
+#[test]
+fn a_new_name_with_a_slash_is_none_for_a_file() {
+    let bench = Bench::new();
+    sample(&bench);
+    bench.run(&["cp", "-q", "sample/etc", "volume:/"]);
+    let before = bench.run(&["find", "volume:/"]);
+    for words in [
+        ["cp", "-q", "sample/etc/passwd", "volume:/new/"].as_slice(),
+        &["cp", "-q", "sample/etc/link", "volume:/new/"],
+        &["cp", "-q", "sample/etc/a.conf", "volume:/etc/passwd/"],
+        &["cp", "-q", "volume:/etc/passwd", "volume:/new/"],
+        &["cp", "-q", "volume:/etc/passwd", "new/"],
+        &["mv", "volume:/etc/passwd", "volume:/new/"],
+        &["mv", "volume:/etc/a.conf", "volume:/etc/passwd/"],
+        &["ln", "volume:/etc/passwd", "volume:/new/"],
+        &["ln", "-s", "passwd", "volume:/etc/new/"],
+        &["ln", "-s", "-f", "passwd", "volume:/etc/a.conf/"],
+        &["reflink", "volume:/etc/passwd", "volume:/new/"],
+        &["reflink", "-f", "volume:/etc/a.conf", "volume:/etc/passwd/"],
+    ] {
+        refused(&bench, words, "ot a directory");
+    }
+    assert_eq!(bench.run(&["find", "volume:/"]), before);
+    let kept = fs::read_to_string(bench.path("sample/etc/passwd")).expect("a file");
+    assert_eq!(bench.run(&["cat", "volume:/etc/passwd"]), kept);
+    assert!(!bench.path("new").exists());
+    bench.run(&["cp", "-q", "sample/etc/deep", "volume:/one/"]);
+    bench.run(&["cp", "-q", "volume:/one", "volume:/two/"]);
+    bench.run(&["mv", "volume:/two", "volume:/three/"]);
+    bench.run(&["reflink", "-r", "volume:/three", "volume:/four/"]);
+    bench.run(&["cat", "volume:/one/b.conf", "volume:/four/b.conf"]);
+    bench.check();
+}
+
 /// Whoever forgets the `:/` keeps the volume.
 #[test]
 fn no_output_takes_the_place_of_a_volume() {

@@ -9,7 +9,7 @@ mod into;
 mod out;
 mod tally;
 
-use crate::changes::{Start, directory, last_name, name_of, own};
+use crate::changes::{Start, directory, last_name, name_of, own, verify_is_name_of_file};
 use crate::fail::{Context, Done, fail};
 use crate::part::PartArguments;
 use crate::place::Place;
@@ -147,7 +147,17 @@ impl Copy {
                 let id = volume.resolve(source.path.as_bytes())?;
                 let (parent, name) = match into {
                     Some(parent) => (parent, last_name(source)?),
-                    None => name_of(volume, destination)?,
+                    None => {
+                        if !volume
+                            .files()
+                            .attributes(id)
+                            .context(source)?
+                            .is_directory()
+                        {
+                            verify_is_name_of_file(destination)?;
+                        }
+                        name_of(volume, destination)?
+                    }
                 };
                 volume
                     .clone_tree(id, parent, name, &mut |_| {})

@@ -1,6 +1,6 @@
 //! `butterfs ln`.
 
-use crate::changes::{Start, directory, last_name, name_of, own};
+use crate::changes::{Start, directory, last_name, name_of, own, verify_is_name_of_file};
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use butterfs::{FsError, NewInode, Volume};
@@ -76,7 +76,10 @@ impl Ln {
     ) -> Result<(butterfs::InodeId, OsString), crate::fail::Failure> {
         let (parent, name) = match directory(volume, &self.link)? {
             Some(directory) => (directory, last_name(target)?),
-            None => name_of(volume, &self.link)?,
+            None => {
+                verify_is_name_of_file(&self.link)?;
+                name_of(volume, &self.link)?
+            }
         };
         let name = OsStr::from_bytes(name).to_owned();
         if self.force {

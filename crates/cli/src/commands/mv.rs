@@ -1,9 +1,9 @@
 //! `butterfs mv`.
 
-use crate::changes::{Start, directory, last_name, name_of};
+use crate::changes::{Start, directory, last_name, name_of, verify_is_name_of_file};
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
-use butterfs::{FsError, OldName, RenameMode, Volume};
+use butterfs::{FileType, FsError, OldName, RenameMode, Volume};
 use clap::Args;
 
 /// Renames and moves within a volume that is not mounted.
@@ -48,6 +48,10 @@ impl Mv {
                     name: last_name(source)?,
                 },
                 None => {
+                    let source = volume.files().lookup(from.dir, from.name);
+                    if source.is_ok_and(|source| source.kind != FileType::Directory) {
+                        verify_is_name_of_file(destination)?;
+                    }
                     let (dir, name) = name_of(volume, destination)?;
                     butterfs::Place { dir, name }
                 }

@@ -8,6 +8,7 @@ mod how;
 
 use super::dedupe::same_file;
 use super::subvolume::site::{Site, open_volume};
+use crate::changes::verify_is_name_of_file;
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use butterfs::{CloneSpan, FsError, InodeId, OldName, RenameMode, Volume};
@@ -95,7 +96,12 @@ impl Reflink {
                     None => return fail(format!("{source}: has no name; name the copy")),
                 }
             }
-            _ => volume.resolve_parent(path)?,
+            _ => {
+                if !attributes.is_directory() {
+                    verify_is_name_of_file(to)?;
+                }
+                volume.resolve_parent(path)?
+            }
         };
         match files.lookup(parent, name) {
             Err(FsError::NotFound) => {}

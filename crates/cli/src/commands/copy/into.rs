@@ -6,6 +6,7 @@
 
 use super::host::{Ahead, Entry, Event, Unreadable};
 use super::tally::Tally;
+use crate::changes::verify_is_name_of_file;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use crate::whole_file::name_beside;
@@ -108,6 +109,9 @@ pub fn copy(
                 None => return fail(format!("{} has no name", host.display())),
             }
         } else if sources.len() == 1 {
+            if std::fs::symlink_metadata(host).is_ok_and(|host| !host.is_dir()) {
+                verify_is_name_of_file(place)?;
+            }
             let (parent, name) = volume.resolve_parent(path)?;
             work.copy(host, Target::Named(parent, name))?;
         } else {
