@@ -262,7 +262,7 @@ fn what_may_not_be_read_is_named_and_left_out() {
         "{told}"
     );
     assert!(
-        told.contains("2 files or directories could not be read"),
+        told.contains("2 files or directories are left out"),
         "{told}"
     );
     let names = bench.run(&["find", "volume:/tree"]);
@@ -280,6 +280,43 @@ fn what_may_not_be_read_is_named_and_left_out() {
         said(&refused)
     );
     close("closed", 0o755);
+}
+
+/// A volume is not copied into itself, under whatever name.
+#[test]
+fn the_file_of_the_volume_is_left_out() {
+    let bench = Bench::new();
+    bench.run(&["mkfs", "-q", "-b", "300m", "one", "two"]);
+    fs::create_dir(bench.path("tree")).expect("a directory");
+    fs::hard_link(bench.path("two"), bench.path("tree/again")).expect("a link");
+    symlink("../one", bench.path("tree/link")).expect("a link");
+    fs::write(bench.path("tree/note"), "kept").expect("a file");
+    let output = bench.try_run(&["copy", "-q", ".", "one:/"]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    for name in ["./one", "./two", "./tree/again"] {
+        assert!(
+            told.contains(&format!("left out: {name}: it holds")),
+            "{told}"
+        );
+    }
+    assert!(
+        told.contains("3 files or directories are left out"),
+        "{told}"
+    );
+    let names = bench.run(&["find", "one:/"]);
+    let mut names: Vec<&str> = names.lines().collect();
+    names.sort_unstable();
+    let expected = ["/", "/mnt", "/tree", "/tree/link", "/tree/note", "/volume"];
+    assert_eq!(names, expected);
+    assert_eq!(bench.run(&["cat", "one:/tree/note"]), "kept");
+    // What is named itself is refused, before anything is copied.
+    let output = bench.try_run(&["copy", "-q", "tree/note", "tree/again", "one:/mnt"]);
+    let told = said(&output);
+    assert!(!output.status.success(), "{told}");
+    assert!(told.contains("tree/again: it holds the volume"), "{told}");
+    assert_eq!(bench.run(&["ls", "one:/mnt"]), "");
+    bench.run(&["check", "--check-data-csum", "one"]);
 }
 
 /// What a damaged volume has lost is named, and all else is copied.

@@ -36,7 +36,7 @@ gets what is in DIR. Directories are merged, files replaced. Within a volume the
 name of a copy must be new. A file has its name when it is whole: where copying
 ends early, also by Ctrl-C, each file is there whole, or not at all, or as it
 was. What you may not read on the host, or what a damaged volume has lost, is
-named and left out, and the exit code is 1.")]
+named and left out, and the exit code is 1; so is the file that holds the volume.")]
 pub struct Copy {
     /// Mount options for the volume, such as compress=zstd.
     #[arg(short, long, value_name = "OPTIONS")]
@@ -114,8 +114,7 @@ impl Copy {
         match tally.unreadable {
             0 => Ok(()),
             count => fail(format!(
-                "{count} files or directories could not be read and are left out; all else is \
-                 copied"
+                "{count} files or directories are left out; all else is copied"
             )),
         }
     }

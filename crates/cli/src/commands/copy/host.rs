@@ -6,6 +6,7 @@
 //! error at its place, and of a walk that did not reach its end.
 
 use crate::fail::{Context, Done, Failure, fail};
+use butterfs::Volume;
 use rustix::fs::SeekFrom;
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -14,6 +15,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Bytes that are read at once.
@@ -55,7 +57,8 @@ pub(super) enum Event {
     Data(u64, Vec<u8>),
     /// There is no more of the file.
     End,
-    /// Something below the source may not be read, or has gone meanwhile.
+    /// Something below the source may not be read, has gone meanwhile, or is a
+    /// file that holds the volume.
     LeftOut(Failure),
 }
 
@@ -66,6 +69,25 @@ pub(super) enum Unreadable {
     Fails,
     /// It says so and goes on. The source itself must be readable.
     IsLeftOut,
+}
+
+/// Files of the host by device and inode.
+pub(super) type Files = HashSet<(u64, u64)>;
+
+/// The regular files that hold a volume. The name of a device need not be its
+/// path where that is not UTF-8, so `first` is the path that somebody gave.
+pub(super) fn files_of(volume: &Volume, first: Option<&Path>) -> Files {
+    let mut files = Files::new();
+    let devices = volume.devices().into_iter();
+    let names = devices.filter_map(|device| device.name.map(PathBuf::from));
+    for path in names.chain(first.map(Path::to_owned)) {
+        if let Ok(found) = fs::metadata(path)
+            && found.is_file()
+        {
+            files.insert((found.dev(), found.ino()));
+        }
+    }
+    files
 }
 
 /// What the walk passes on.
@@ -96,16 +118,17 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Walks over `host` and everything below it. Its root gets the name
-    /// `name`.
+    /// `name`. The files in `own` hold the volume, and are not copied into it.
     pub(super) fn new(
         host: PathBuf,
         name: Vec<u8>,
         unreadable: Unreadable,
+        own: Arc<Files>,
     ) -> Result<Self, Failure> {
         let (sender, batches) = sync_channel(BATCHES);
         std::thread::Builder::new()
             .name("read host".into())
-            .spawn(move || walk(host, name, unreadable, sender))
+            .spawn(move || walk(host, name, unreadable, own, sender))
             .context("a thread")?;
         Ok(Self {
             batches,
@@ -132,12 +155,19 @@ impl Ahead {
     }
 }
 
-fn walk(host: PathBuf, name: Vec<u8>, unreadable: Unreadable, batches: SyncSender<Vec<Message>>) {
+fn walk(
+    host: PathBuf,
+    name: Vec<u8>,
+    unreadable: Unreadable,
+    own: Arc<Files>,
+    batches: SyncSender<Vec<Message>>,
+) {
     let mut walk = Walk {
         batches,
         batch: Vec::new(),
         bytes: 0,
         unreadable,
+        own,
         directories: 0,
         seen: HashSet::new(),
         names: vec![0; ATTRIBUTES_MAX],
@@ -151,6 +181,14 @@ fn walk(host: PathBuf, name: Vec<u8>, unreadable: Unreadable, batches: SyncSende
     walk.batch.push(Message::Ended(ended));
     // A receiver that does not take it wants no more.
     let _ = walk.send();
+}
+
+/// Says that a file holds the volume.
+pub(super) fn holds_volume(path: &Path) -> Failure {
+    let path = path.display();
+    Failure(format!(
+        "{path}: it holds the volume into which it would be copied"
+    ))
 }
 
 /// What is at a path, but for its data.
@@ -171,10 +209,11 @@ struct Walk {
     /// Data in the batch.
     bytes: usize,
     unreadable: Unreadable,
+    own: Arc<Files>,
     /// Directories so far.
     directories: usize,
     /// Files with several names, whose data were given.
-    seen: HashSet<(u64, u64)>,
+    seen: Files,
     names: Vec<u8>,
     value: Vec<u8>,
 }
@@ -207,7 +246,15 @@ impl Walk {
                 attributes,
                 content,
             } = match self.open(&path) {
-                Ok(opened) => opened,
+                Ok(Some(opened)) => opened,
+                Ok(None) => {
+                    let failure = holds_volume(&path);
+                    if directory == 0 || self.unreadable == Unreadable::Fails {
+                        return Err(failure.into());
+                    }
+                    self.give(Event::LeftOut(failure))?;
+                    continue;
+                }
                 Err(error) if directory > 0 && self.leaves_out(&error) => {
                     let failure = Failure(format!("{}: {error}", path.display()));
                     self.give(Event::LeftOut(failure))?;
@@ -248,9 +295,13 @@ impl Walk {
         self.unreadable == Unreadable::IsLeftOut && kinds.contains(&error.kind())
     }
 
-    /// Reads all but the data of what is at a path.
-    fn open(&mut self, path: &Path) -> io::Result<Opened> {
+    /// Reads all but the data of what is at a path; `None` for a file that holds
+    /// the volume.
+    fn open(&mut self, path: &Path) -> io::Result<Option<Opened>> {
         let metadata = fs::symlink_metadata(path)?;
+        if self.own.contains(&(metadata.dev(), metadata.ino())) {
+            return Ok(None);
+        }
         let mut children = Vec::new();
         if metadata.is_dir() {
             for entry in fs::read_dir(path)? {
@@ -261,13 +312,13 @@ impl Walk {
             true => fs::read_link(path)?,
             false => PathBuf::new(),
         };
-        Ok(Opened {
+        Ok(Some(Opened {
             children,
             target,
             attributes: self.attributes(path)?,
             content: self.content_of(path, &metadata)?,
             metadata,
-        })
+        }))
     }
 
     /// A file whose data are to be read.

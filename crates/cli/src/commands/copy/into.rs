@@ -4,7 +4,7 @@
 //! one makes inodes and names, one brings the data of complete files to the
 //! device.
 
-use super::host::{Ahead, Entry, Event, Unreadable};
+use super::host::{Ahead, Entry, Event, Files, Unreadable, files_of, holds_volume};
 use super::tally::Tally;
 use crate::changes::verify_is_name_of_file;
 use crate::fail::{Context, Done, Failure, fail};
@@ -34,6 +34,8 @@ struct Work<'a> {
     flusher: Flusher,
     tally: &'a mut Tally,
     unreadable: Unreadable,
+    /// Files that hold the volume.
+    own: Arc<Files>,
 }
 
 /// How the root of a new volume is filled.
@@ -56,6 +58,7 @@ impl Filled<'_> {
             flusher: Flusher::new(self.volume.files()),
             tally,
             unreadable: Unreadable::Fails,
+            own: Arc::new(files_of(self.volume, None)),
         };
         work.copy(directory, Target::Directory(self.volume.files().root()))
     }
@@ -85,7 +88,15 @@ pub fn copy(
         flusher: Flusher::new(volume.files()),
         tally,
         unreadable: Unreadable::IsLeftOut,
+        own: Arc::new(files_of(volume, Some(&place.volume))),
     };
+    for source in sources.iter().map(Path::new) {
+        if std::fs::symlink_metadata(source)
+            .is_ok_and(|found| work.own.contains(&(found.dev(), found.ino())))
+        {
+            return Err(holds_volume(source));
+        }
+    }
     let path = place.path.as_bytes();
     // A slash makes a link to a directory be followed.
     let existing = match volume.resolve(&[path, b"/"].concat()) {
@@ -127,7 +138,12 @@ impl Work<'_> {
             Target::Named(_, name) => name.to_vec(),
             Target::Directory(_) => Vec::new(),
         };
-        let mut host = Ahead::new(host.to_path_buf(), name, self.unreadable)?;
+        let mut host = Ahead::new(
+            host.to_path_buf(),
+            name,
+            self.unreadable,
+            Arc::clone(&self.own),
+        )?;
         // Directories get their metadata after their content. Otherwise the
         // content would inherit their default ACLs and change their times.
         let mut directories: Vec<(Arc<Inode>, Box<Entry>)> = Vec::new();
