@@ -1,11 +1,11 @@
 //! `VOLUME:/path` on the command line, and output that commands share.
 
-use crate::fail::{Done, Failure, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::reading;
 use butterfs::{OpenOptions, Part, Subvolume, Volume};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -35,6 +35,23 @@ impl Place {
     pub fn bytes(&self) -> Vec<u8> {
         let volume = self.volume.as_os_str().as_bytes();
         [volume, b":", self.path.as_bytes()].concat()
+    }
+
+    /// Errors if there is nothing at the path. For commands about a whole volume,
+    /// which do not follow it.
+    pub fn verify_exists(&self, part: Part) -> Done {
+        let path = self.path.as_bytes();
+        let inner = path.iter().position(|byte| *byte != b'/');
+        let Some(inner) = inner.map(|at| &path[at..]) else {
+            return Ok(());
+        };
+        if self.volume.is_dir() {
+            let below = self.volume.join(OsStr::from_bytes(inner));
+            std::fs::symlink_metadata(below).context(self)?;
+            return Ok(());
+        }
+        let found = self.open_part(None, part)?.resolve(path);
+        found.context(self.volume.display()).map(drop)
     }
 
     /// Opens the volume so that nothing in it changes. A server that runs a

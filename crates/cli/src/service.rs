@@ -10,6 +10,7 @@ use crate::fail::{Done, Failure, fail};
 use crate::kernel_volume;
 use crate::output::{self, Notes};
 use crate::place::Place;
+use butterfs::Part;
 use butterfs_kernel::is_kernel_btrfs;
 use butterfs_server::{Connection, Mount, server_of};
 use serde::Serialize;
@@ -48,6 +49,12 @@ pub trait OnVolume: Serialize + Sized {
     /// Lets `visit` change all places.
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done;
 
+    /// The place of a command about a whole volume. The command does not follow
+    /// its path, which must exist all the same.
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        None
+    }
+
     /// Runs it on the volume that its paths name, or that the server has open.
     fn run_here(self) -> Done;
 
@@ -75,6 +82,9 @@ pub trait OnVolume: Serialize + Sized {
 
     /// Runs it, here or where the volume is mounted.
     fn run(mut self) -> Done {
+        if let Some((place, part)) = self.whole_volume() {
+            place.verify_exists(part)?;
+        }
         let mut mounts: Vec<Option<MountedBy>> = Vec::new();
         let mut given = PathBuf::new();
         self.each_place(&mut |place| {

@@ -150,3 +150,67 @@ fn options_before_the_command() {
         "{roots}"
     );
 }
+
+/// A path that leads to nothing is a mistake, also where the whole volume is
+/// meant.
+#[test]
+fn a_path_to_nothing_is_refused_before_anything_changes() {
+    let bench = Bench::new();
+    bench.run(&["mkdir", "volume:/there"]);
+    bench.run(&["quota", "enable", "volume"]);
+    let before = std::fs::read(bench.path("volume")).expect("the volume");
+    let commands = [
+        "filesystem resize -10m",
+        "scrub start -B",
+        "scrub start",
+        "scrub start -B -c 3",
+        "scrub resume -B",
+        "info",
+        "info --json",
+        "subvolume get-default",
+        "subvolume list --tree",
+        "subvolume list",
+        "balance start --full-balance",
+        "balance plan",
+        "balance resume",
+        "balance status",
+        "balance cancel",
+        "replace status",
+        "replace cancel",
+        "inspect list-chunks",
+        "inspect min-dev-size",
+        "inspect tree-stats",
+        "inspect subvolid-resolve 5",
+        "qgroup show",
+        "filesystem df",
+    ];
+    for command in commands {
+        for path in ["volume:/nope", "volume:/there/nope"] {
+            let mut words: Vec<&str> = command.split(' ').collect();
+            words.push(path);
+            let output = bench.try_run(&words);
+            let told = said(&output);
+            assert_eq!(output.status.code(), Some(1), "{words:?}: {told}");
+            let told = told.to_lowercase();
+            assert!(told.contains("no such file"), "{words:?}: {told}");
+        }
+    }
+    let after = std::fs::read(bench.path("volume")).expect("the volume");
+    assert!(before == after, "the volume changed");
+    for place in ["volume:/", "volume:/there", "volume://there/"] {
+        bench.run(&["info", place]);
+        bench.run(&["subvolume", "get-default", place]);
+    }
+    bench.run(&["filesystem", "resize", "-10m", "volume:/there"]);
+    if can_mount() {
+        let _mounted: Mounted = bench.mount("rw");
+        for words in [
+            ["info", "mnt:/nope"].as_slice(),
+            &["filesystem", "resize", "-10m", "mnt:/nope"],
+        ] {
+            let output = bench.try_run(words);
+            assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+        }
+        bench.run(&["info", "mnt:/there"]);
+    }
+}

@@ -15,7 +15,7 @@ use crate::output;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
-use butterfs::{MemberState, StoreError, Volume};
+use butterfs::{MemberState, Part, StoreError, Volume};
 use butterfs_admin::balance::{
     self, BalanceError, End, Filter, Filters, Planned, Progress, Redundancy, Wish,
 };
@@ -180,6 +180,10 @@ impl OnVolume for Order {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
+    }
+
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        Some((&self.place, Part::Whole))
     }
 
     fn run_here(self) -> Done {

@@ -13,7 +13,7 @@ use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
-use butterfs::{OpenOptions, TreeId, Volume};
+use butterfs::{OpenOptions, Part, TreeId, Volume};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::superblock::Superblock;
 use butterfs_server::{Facts, KindFacts, StatsFacts};
@@ -81,6 +81,10 @@ impl OnVolume for Info {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
+    }
+
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        Some((&self.place, self.part.part()))
     }
 
     fn run_here(self) -> Done {

@@ -147,7 +147,7 @@ impl Limit {
     /// The group, and the volume.
     fn subject(&self) -> Result<(GroupId, OsString), Failure> {
         let Some(volume) = &self.volume else {
-            return Ok((group_at(&self.group)?, without_path(&self.group)));
+            return Ok((group_at(&self.group)?, without_path(&self.group)?));
         };
         let group = self.group.to_str().and_then(|text| text.parse().ok());
         match group {

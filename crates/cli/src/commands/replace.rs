@@ -13,7 +13,8 @@ use crate::output;
 use crate::place::Place;
 use crate::service::{OnKernel, OnVolume};
 use butterfs::{
-    BlockDevice, Degraded, DeviceFacts, MemberState, OnReplacement, OpenOptions, Subvolume, Volume,
+    BlockDevice, Degraded, DeviceFacts, MemberState, OnReplacement, OpenOptions, Part, Subvolume,
+    Volume,
 };
 use butterfs_admin::devices::{self, Discard, ReplaceProgress, Replaced, TwinReads};
 use butterfs_format::DeviceId;
@@ -131,6 +132,10 @@ impl OnVolume for Order {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
+    }
+
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        Some((&self.place, Part::Whole))
     }
 
     fn run_here(self) -> Done {

@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::place::Place;
 use crate::service::OnVolume;
 use crate::sizes::{self, human};
-use butterfs::{BlockDevice, Volume};
+use butterfs::{BlockDevice, Part, Volume};
 use butterfs_admin::resize::{self, End, Progress, Size};
 use butterfs_format::DeviceId;
 use butterfs_kernel::{self as kernel, is_kernel_btrfs};
@@ -127,6 +127,10 @@ impl OnVolume for Resize {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.volume)
+    }
+
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        Some((&self.volume, Part::Whole))
     }
 
     fn run_here(self) -> Done {

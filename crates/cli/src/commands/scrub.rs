@@ -16,6 +16,7 @@ use crate::place::Place;
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes;
 use crate::units::Units;
+use butterfs::Part;
 use clap::{Args, Subcommand};
 use limit::Limit;
 use record::{Record, State};
@@ -215,6 +216,7 @@ impl Start {
     }
 
     fn begin(self) -> Done {
+        self.volume.verify_exists(Part::Whole)?;
         if self.class.is_some() || self.level.is_some() {
             return Err(self.by_priority());
         }

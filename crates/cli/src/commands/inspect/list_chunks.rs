@@ -4,7 +4,7 @@ use crate::fail::{Context, Done, Failure};
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::units::Units;
-use butterfs::{TreeId, Volume};
+use butterfs::{Part, TreeId, Volume};
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::DeviceExtent;
@@ -59,6 +59,10 @@ impl OnVolume for ListChunks {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
+    }
+
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        Some((&self.place, Part::Whole))
     }
 
     fn run_here(self) -> Done {

@@ -4,7 +4,7 @@ use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes;
-use butterfs::{TreeId, Volume};
+use butterfs::{Part, TreeId, Volume};
 use butterfs_format::item::device::DeviceExtent;
 use butterfs_format::{ItemType, Key, ParseError};
 use clap::Args;
@@ -37,6 +37,10 @@ impl OnVolume for MinDevSize {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
+    }
+
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        Some((&self.place, Part::Whole))
     }
 
     fn run_here(self) -> Done {

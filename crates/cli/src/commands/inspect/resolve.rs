@@ -7,7 +7,7 @@ use crate::place::Place;
 use crate::service::{OnKernel, OnVolume};
 use butterfs::files_at::ExtentPart;
 use butterfs::list::Subvolumes;
-use butterfs::{InodeId, InodeNumber, Logical, TreeId, Volume};
+use butterfs::{InodeId, InodeNumber, Logical, Part, TreeId, Volume};
 use butterfs_kernel::{self as kernel, is_kernel_btrfs};
 use butterfs_server::{Mount, inode_shown_as, server_of};
 use clap::Args;
@@ -190,6 +190,15 @@ impl OnVolume for Order {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
+    }
+
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        match self.question {
+            Question::FilesAt { .. } | Question::PathOfSubvolume(_) => {
+                Some((&self.place, Part::Whole))
+            }
+            Question::SubvolumeOf | Question::PathsOf(_) => None,
+        }
     }
 
     fn run_here(self) -> Done {

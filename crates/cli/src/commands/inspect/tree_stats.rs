@@ -5,7 +5,7 @@ use crate::fail::{Context, Done, Failure};
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::units::Units;
-use butterfs::{TreeId, Trees};
+use butterfs::{Part, TreeId, Trees};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{ItemType, NodeRef};
 use butterfs_tree::{Node, NodeSource};
@@ -72,6 +72,10 @@ impl OnVolume for TreeStats {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
+    }
+
+    fn whole_volume(&self) -> Option<(&Place, Part)> {
+        Some((&self.place, Part::Whole))
     }
 
     fn run_here(self) -> Done {

@@ -251,7 +251,7 @@ impl Show {
             true => Some(group_at(&self.volume)?),
             false => None,
         };
-        let facts = match QuotaSite::parse(&without_path(&self.volume))? {
+        let facts = match QuotaSite::parse(&without_path(&self.volume)?)? {
             QuotaSite::Unmounted(place) => unmounted(&place)?,
             QuotaSite::Mounted(site) => mounted(&site)?,
         };

@@ -5,8 +5,8 @@ use crate::commands::quota::mounted::Mounted;
 use crate::commands::quota::{self, QuotaSite};
 use crate::commands::subvolume::site::{Site, check_root, open_directory, said, subvolume_at};
 use crate::fail::{Context, Failure};
-use butterfs::Volume;
 use butterfs::quota::GroupId;
+use butterfs::{Part, Volume};
 use butterfs_kernel as kernel;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
@@ -44,9 +44,12 @@ pub fn group_at(word: &OsStr) -> Result<GroupId, Failure> {
 }
 
 /// The volume or mountpoint that a word names, with a path in it or without.
-pub fn without_path(word: &OsStr) -> OsString {
+pub fn without_path(word: &OsStr) -> Result<OsString, Failure> {
     match Site::parse(word) {
-        Site::Unmounted(place) => place.volume.into(),
-        Site::Mounted(_) => word.to_owned(),
+        Site::Unmounted(place) => {
+            place.verify_exists(Part::Whole)?;
+            Ok(place.volume.into())
+        }
+        Site::Mounted(_) => Ok(word.to_owned()),
     }
 }

@@ -5,7 +5,7 @@ use super::shown::text;
 use super::site::{Site, check_root, open_directory, open_volume, said, subvolume_at};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
-use butterfs::TreeId;
+use butterfs::{Part, TreeId};
 use butterfs_kernel as btrfs;
 use clap::Args;
 use serde::Serialize;
@@ -48,6 +48,7 @@ struct Fact {
 impl GetDefault {
     /// Runs it.
     pub fn run(self) -> Done {
+        self.volume.verify_exists(Part::Whole)?;
         let fact = match self.volume.volume.is_dir() {
             true => Self::mounted(&self.volume.volume)?,
             false => self.unmounted()?,

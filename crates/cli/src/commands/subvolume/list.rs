@@ -223,12 +223,12 @@ impl OnVolume for List {
     fn run_here(self) -> Done {
         let volume = self.place.open_read_only(self.subvolid)?;
         let subvolumes = volume.subvolumes()?;
-        if self.tree {
-            return tree(&subvolumes, "");
-        }
         let here = volume
             .resolve(&[self.place.path.as_bytes(), b"/."].concat())?
             .tree;
+        if self.tree {
+            return tree(&subvolumes, "");
+        }
         let wanted = subvolumes.iter().filter(|info| self.shows(info, here));
         let mut rows: Vec<Row> = wanted.map(Row::of).collect();
         let above = subvolumes.get(here).and_then(|info| info.path.as_deref());
