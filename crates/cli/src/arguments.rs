@@ -18,7 +18,7 @@ use std::process::ExitCode;
     long_version = version::long(),
     propagate_version = true,
     infer_subcommands = true,
-    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure or a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults, 2 for a mistake and 8 where it could not check."
+    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nVOLUME:/path is a path in a volume; VOLUME ends before the first `:/` where it is a file or a device, and what is the path of something on the host is that.\n\nExit codes: 0 success, 1 failure or a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults, 2 for a mistake and 8 where it could not check."
 )]
 pub struct Arguments {
     /// What to do.

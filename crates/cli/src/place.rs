@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A path in a volume.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -21,14 +21,35 @@ pub struct Place {
 }
 
 impl Place {
-    /// `VOLUME:/path`; `None` without `:/`.
+    /// `VOLUME:/path`; `None` without `:/`, and for the path of something on the
+    /// host. VOLUME may have a `:/` in it: it ends before the first one where it
+    /// is a file or a device; if it is none anywhere, where it is a directory;
+    /// if nothing is there, before the first one.
     pub fn parse(word: &OsString) -> Option<Self> {
         let bytes = word.as_bytes();
-        let at = bytes.windows(2).position(|pair| pair == b":/")?;
-        Some(Self {
-            volume: OsString::from_vec(bytes[..at].to_vec()).into(),
-            path: OsString::from_vec(bytes[at + 1..].to_vec()),
-        })
+        let places = || {
+            let pairs = bytes.windows(2).enumerate();
+            let ends = pairs.filter(|(_, pair)| *pair == b":/");
+            ends.map(|(at, _)| Self {
+                volume: OsString::from_vec(bytes[..at].to_vec()).into(),
+                path: OsString::from_vec(bytes[at + 1..].to_vec()),
+            })
+        };
+        let first = places().next()?;
+        // A server gets words of another process, which begin with the path of
+        // its own mount. It must not wait for itself.
+        if host::is_serving() {
+            return Some(first);
+        }
+        let is_file = |place: &Self| place.volume.metadata().is_ok_and(|found| !found.is_dir());
+        if let Some(place) = places().find(is_file) {
+            return Some(place);
+        }
+        if Path::new(word).symlink_metadata().is_ok() {
+            return None;
+        }
+        let there = places().find(|place| place.volume.exists());
+        Some(there.unwrap_or(first))
     }
 
     /// As a user writes it; it need not be UTF-8.

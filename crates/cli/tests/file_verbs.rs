@@ -202,6 +202,45 @@ fn a_new_name_with_a_slash_is_none_for_a_file() {
     bench.check();
 }
 
+/// Paths of the host may have a `:/` in them, too.
+#[test]
+fn a_volume_ends_where_there_is_a_file() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("a:/b")).expect("directories");
+    fs::write(bench.path("a:/note"), "of the host\n").expect("a file");
+    fs::write(bench.path("inner"), "of the volume\n").expect("a file");
+    fs::copy(bench.path("volume"), bench.path("a:/v:w.img")).expect("a copy");
+    bench.run(&["ls", "a:/v:w.img"]);
+    bench.run(&["ls", "./a:/v:w.img"]);
+    bench.run(&["mkdir", "-p", "a:/v:w.img:/d:/e"]);
+    bench.run(&["copy", "-q", "inner", "a:/v:w.img:/d:/e/"]);
+    let shown = bench.run(&["cat", "a:/v:w.img:/d:/e/inner"]);
+    assert_eq!(shown, "of the volume\n");
+    bench.run(&["copy", "-q", "a:/note", "volume:/"]);
+    bench.run(&["copy", "-q", "volume:/note", "a:/b"]);
+    assert!(bench.path("a:/b/note").exists());
+    bench.run(&["copy", "-q", "a:/v:w.img:/d:/e/inner", "a:/b/"]);
+    bench.run(&["subvolume", "create", "a:/v:w.img:/sub"]);
+    bench.run(&["filesystem", "df", "a:/v:w.img"]);
+    bench.run(&["info", "a:/v:w.img"]);
+    bench.run(&["filesystem", "du", "-s", "a:/v:w.img:/d:"]);
+    // The first file is the volume.
+    bench.run(&["mkdir", "volume:/v"]);
+    fs::create_dir_all(bench.path("volume:")).expect("a directory");
+    fs::write(bench.path("volume:/note"), "of the host\n").expect("a file");
+    bench.run(&["copy", "-q", "inner", "volume:/note"]);
+    assert_eq!(bench.run(&["cat", "volume:/note"]), "of the volume\n");
+    // Where nothing is there, it ends at the first.
+    refused(&bench, &["ls", "x:/y:/z"], "cannot open x: ");
+    if can_mount() {
+        fs::create_dir(bench.path("a:/mnt")).expect("a mountpoint");
+        let mounted = bench.mount_source("a:/v:w.img", "rw", "a:/mnt");
+        bench.run(&["info", "a:/mnt"]);
+        bench.run(&["subvolume", "show", "a:/mnt:/sub"]);
+        drop(mounted);
+    }
+}
+
 /// Whoever forgets the `:/` keeps the volume.
 #[test]
 fn no_output_takes_the_place_of_a_volume() {
