@@ -132,6 +132,22 @@ fn names_are_made_moved_and_removed() {
     bench.run(&["ln", "-s", "../etc/passwd", "volume:/new/people"]);
     refused(&bench, &["ln", "-s", "x", "volume:/new/people"], "exists");
     bench.run(&["ln", "-sf", "../etc/prog", "volume:/new/people"]);
+    // In a directory the link is made, with -f too, as with ln(1).
+    bench.run(&["ln", "-s", "-f", "x", "volume:/etc/deep"]);
+    bench.run(&["ln", "-s", "-f", "x", "volume:/etc/deep"]);
+    let listed = bench.run(&["ls", "-l", "volume:/etc/deep"]);
+    assert!(
+        listed.contains("x -> x") && listed.contains("b.conf"),
+        "{listed}"
+    );
+    let directory = "is a directory";
+    refused(
+        &bench,
+        &["ln", "-s", "-f", "deep", "volume:/etc"],
+        directory,
+    );
+    let help = bench.run(&["ln", "--help"]);
+    assert!(help.contains("A directory is never replaced"), "{help}");
     bench.run(&["rm", "volume:/etc/same.conf"]);
     refused(&bench, &["rm", "volume:/etc/deep"], "is a directory");
     refused(&bench, &["rm", "-r", "volume:/"], "root of the volume");

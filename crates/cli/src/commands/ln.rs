@@ -18,14 +18,16 @@ pub struct Ln {
     /// Make a symbolic link; the target is a text and need not exist.
     #[arg(short, long)]
     symbolic: bool,
-    /// Replace what has the name.
+    /// Replace a file or link that has the name. A directory is never replaced:
+    /// the link is made in it.
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
     start: Start,
     /// What it leads to: VOLUME:/path, or with -s any text.
     target: OsString,
-    /// VOLUME:/path of the new name, or the directory for it.
+    /// VOLUME:/path of the new name, or the directory for it. A link to a
+    /// directory counts as one.
     link: Place,
 }
 
