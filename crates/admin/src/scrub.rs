@@ -19,13 +19,15 @@ const STEP_MIN: u64 = 1 << 20;
 /// A scrub that waits because of its limit looks this often whether it is
 /// cancelled.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// More threads only wait for the device.
+const THREADS_MAX: usize = 256;
 
 /// Options of a scrub.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// What to do with bad copies.
     pub repair: Repair,
-    /// Threads for each device.
+    /// Threads for each device, at most 256.
     pub threads: usize,
 }
 
@@ -157,7 +159,7 @@ fn scrub_device(
                 Some(rate) => (rate / LIMITED_STEPS_PER_SECOND).clamp(STEP_MIN, SCRUB_STEP_MAX),
             };
             let before = progress.counts;
-            let step = store.scrub_step(stretch, (done, bytes), options.repair, options.threads)?;
+            let step = store.scrub_step(stretch, (done, bytes), options.repair, options.threads.min(THREADS_MAX))?;
             done = step.done.max(done + 1);
             progress.counts += step.counts;
             progress.last = DeviceOffset(begin + done.min(stretch.length));

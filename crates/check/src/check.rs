@@ -47,8 +47,10 @@ pub fn check(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report, CheckError> {
+    /// More only cost memory.
+    const THREADS_MAX: usize = 256;
     let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
+        .num_threads(options.threads.min(THREADS_MAX))
         .build()
         .map_err(|error| CheckError::Threads(Arc::new(error)))?;
     pool.install(|| run(devices, options, progress))

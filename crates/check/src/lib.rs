@@ -50,7 +50,7 @@ pub use report::{Fault, Figures, Place, QuotaGroup, Report};
 /// Options of a check.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Number of threads; 0 means one for each core.
+    /// Number of threads; 0 means one for each core. At most 256 are used.
     pub threads: usize,
     /// Whether file data are read and compared with their checksums.
     pub data: DataChecksums,

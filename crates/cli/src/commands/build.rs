@@ -92,9 +92,9 @@ pub struct Build {
     /// Write what the image has, as JSON.
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
-    /// Threads (default: one for each core).
-    #[arg(long, default_value_t = 0, hide_default_value = true)]
-    threads: usize,
+    /// Threads, at most 256 (default: one for each core).
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u16).range(0..=256))]
+    threads: u16,
     /// Replace the image if it exists.
     #[arg(short, long)]
     force: bool,
@@ -182,7 +182,7 @@ impl Build {
         let epoch = epoch()?;
         let options = self.options(epoch)?;
         let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(self.threads)
+            .num_threads(self.threads.into())
             .build()
             .context("threads")?;
         let mut gathered = threads.install(|| self.gather(options.time))?;

@@ -48,9 +48,9 @@ pub struct Check {
     /// Use at most this much memory (default 1g).
     #[arg(long, value_parser = sizes::parse, value_name = "SIZE")]
     memory: Option<u64>,
-    /// Threads (default: one for each core).
-    #[arg(long, default_value_t = 0, hide_default_value = true)]
-    threads: usize,
+    /// Threads, at most 256 (default: one for each core).
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u16).range(0..=256))]
+    threads: u16,
     /// Show how far it is, with the time that is left.
     #[arg(short, long)]
     progress: bool,
@@ -201,7 +201,7 @@ impl Check {
         log::start(log::Target::Terminal)?;
         let default = Options::default();
         let options = Options {
-            threads: self.threads,
+            threads: self.threads.into(),
             data: if self.check_data_csum {
                 DataChecksums::Verify
             } else {

@@ -17,7 +17,6 @@ use crate::facts;
 use crate::fail::{Context, Done, Failure};
 use crate::service::OnVolume;
 use clap::{Args, Subcommand};
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
@@ -47,7 +46,7 @@ struct Sync {
 
 impl Sync {
     fn run(&self) -> Done {
-        let file = File::open(&self.path).context(self.path.display())?;
+        let file = crate::host::open(&self.path).context(self.path.display())?;
         let synced = butterfs_kernel::sync(file.as_fd());
         synced.map_err(|error| {
             // A server of ButterFS knows the reason, not only the number of an

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
 use rustix::io::Errno;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
@@ -178,7 +178,7 @@ impl Object {
                 if meta.file_type().is_block_device() {
                     return Ok(vec![Kind::Device]);
                 }
-                let file = File::open(path).context(path.display())?;
+                let file = crate::host::open(path).context(path.display())?;
                 if !btrfs::is_kernel_btrfs(path) && !is_butterfs(file.as_fd()) {
                     return Err(said(&site, Errno::NOTTY));
                 }

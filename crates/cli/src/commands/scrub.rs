@@ -91,9 +91,9 @@ pub struct Start {
     /// Bytes of a device that are read in a second at most.
     #[arg(long, value_parser = sizes::parse, value_name = "SIZE")]
     limit: Option<u64>,
-    /// Threads for each device (default: one for each core).
-    #[arg(long, default_value_t = 0, hide_default_value = true)]
-    threads: usize,
+    /// Threads for each device, at most 256 (default: one for each core).
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u16).range(0..=256))]
+    threads: u16,
     /// Run in this class of ionice(1).
     #[arg(short = 'c', value_name = "CLASS", value_parser = clap::value_parser!(u8).range(0..=3))]
     class: Option<u8>,
@@ -157,7 +157,7 @@ impl Start {
             place: self.volume,
             read_only: self.read_only,
             limit: self.limit,
-            threads: self.threads,
+            threads: self.threads.into(),
             resume: self.resume,
             shown: Shown {
                 raw: self.raw,

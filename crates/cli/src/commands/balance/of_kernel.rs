@@ -32,7 +32,7 @@ fn refused(error: Errno) -> String {
 }
 
 fn open(path: &Path) -> Result<File, Failure> {
-    File::open(path).context(path.display())
+    crate::host::open(path).context(path.display())
 }
 
 fn failure(path: &Path, error: Errno) -> Failure {

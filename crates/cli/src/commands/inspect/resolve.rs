@@ -13,7 +13,6 @@ use butterfs_server::{Mount, inode_shown_as, server_of};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -145,7 +144,7 @@ impl Rootid {
     pub fn run(self) -> Done {
         let path = &self.place.volume;
         if self.place.path == "/" && is_kernel_btrfs(path) {
-            let file = File::open(path).context(path.display())?;
+            let file = crate::host::open(path).context(path.display())?;
             let found = kernel::subvolume_info(file.as_fd()).context(path.display())?;
             say!("{}", found.id);
             return Ok(());

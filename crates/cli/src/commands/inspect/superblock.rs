@@ -3,10 +3,9 @@
 use super::DumpSuper;
 use crate::fail::{Context, Done};
 use crate::place::json;
+use butterfs::{BlockDevice, FileDevice};
 use butterfs_format::superblock::{COPIES, SIZE, Superblock};
 use serde::Serialize;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use uuid::Uuid;
 
 #[derive(Serialize)]
@@ -164,7 +163,7 @@ pub fn print_backups(of: &Superblock) -> Done {
 impl DumpSuper {
     /// Runs it. It takes no lock, so a mounted volume can be looked at.
     pub fn run(self) -> Done {
-        let file = File::open(&self.volume).context(self.volume.display())?;
+        let device = FileDevice::open_unlocked(&self.volume)?;
         let copies = match (self.superblock, self.all) {
             (Some(number), _) => &COPIES[number.into()..=number.into()],
             (None, true) => &COPIES[..],
@@ -173,9 +172,9 @@ impl DumpSuper {
         let mut facts = Vec::new();
         for offset in copies {
             let mut bytes = vec![0; SIZE];
-            if let Err(error) = file.read_exact_at(&mut bytes, offset.get()) {
+            if let Err(error) = device.read_at(*offset, &mut bytes) {
                 if *offset == copies[0] {
-                    return Err(error).context(self.volume.display());
+                    return Err(error.into());
                 }
                 break;
             }

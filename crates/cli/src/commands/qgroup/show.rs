@@ -15,7 +15,6 @@ use serde::Serialize;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -244,7 +243,7 @@ impl Show {
     pub fn run(self) -> Done {
         if self.sync && Path::new(&self.volume).is_dir() {
             let name = Path::new(&self.volume).display();
-            let file = File::open(&self.volume).context(&name)?;
+            let file = crate::host::open(self.volume.as_ref()).context(&name)?;
             butterfs_kernel::sync(file.as_fd()).map_err(|error| said(&name, error))?;
         }
         let of = match self.around || self.own {

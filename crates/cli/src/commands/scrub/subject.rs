@@ -1,12 +1,11 @@
 //! The volume of a scrub, as its record knows it.
 
 use crate::facts;
-use crate::fail::{Context, Failure};
+use crate::fail::Failure;
+use butterfs::{BlockDevice, FileDevice};
 use butterfs_format::superblock::{self, Superblock};
 use butterfs_kernel::is_kernel_btrfs;
 use butterfs_server::Facts;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A volume as records know it.
@@ -40,17 +39,16 @@ impl Subject {
             });
         }
         let mut bytes = vec![0; superblock::SIZE];
-        let file = File::open(path).context(path.display())?;
+        let device = FileDevice::open_unlocked(path)?;
         let at = superblock::COPIES[0];
-        file.read_exact_at(&mut bytes, at.get())
-            .context(path.display())?;
-        match Superblock::parse(&bytes, at) {
-            Ok(found) => Ok(Self {
+        let read = device.read_at(at, &mut bytes);
+        match read.ok().and_then(|()| Superblock::parse(&bytes, at).ok()) {
+            Some(found) => Ok(Self {
                 uuid: uuid::Uuid::from_bytes(found.fsid).to_string(),
                 bytes: found.bytes_used,
                 of_kernel: None,
             }),
-            Err(_) => Ok(Self::open(&facts::at(path)?)),
+            None => Ok(Self::open(&facts::at(path)?)),
         }
     }
 }
