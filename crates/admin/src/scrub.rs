@@ -159,7 +159,12 @@ fn scrub_device(
                 Some(rate) => (rate / LIMITED_STEPS_PER_SECOND).clamp(STEP_MIN, SCRUB_STEP_MAX),
             };
             let before = progress.counts;
-            let step = store.scrub_step(stretch, (done, bytes), options.repair, options.threads.min(THREADS_MAX))?;
+            let step = store.scrub_step(
+                stretch,
+                (done, bytes),
+                options.repair,
+                options.threads.min(THREADS_MAX),
+            )?;
             done = step.done.max(done + 1);
             progress.counts += step.counts;
             progress.last = DeviceOffset(begin + done.min(stretch.length));

@@ -174,7 +174,7 @@ pub use rescue::{PathChange, preview_log, zero_log};
 pub use snapshots::SnapshotAccess;
 pub use trees::{TreeItem, Trees};
 pub use usage::{KindUsage, Usage};
-pub use volume::{Cleaner, OpenOptions, Volume};
+pub use volume::{AtReplay, Cleaner, OpenOptions, Volume};
 pub use volume_path::VolumePath;
 pub use whole::{Content, check, is_seed, make_volume, make_volume_on, sprout};
 

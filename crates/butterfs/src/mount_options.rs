@@ -265,6 +265,7 @@ impl MountOptions {
             commit_when_quiet: None,
             cleaner: crate::Cleaner::default(),
             owner: butterfs_fs::names::Owner::default(),
+            at_replay: crate::AtReplay::default(),
         }
     }
 

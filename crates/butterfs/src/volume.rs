@@ -14,7 +14,7 @@ use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
 use butterfs_store::{
     FreeSpace, LogPolicy, OnReplacement, OpenOptions as StoreOptions, Purpose, SpaceFault, Store,
-    StoreError,
+    StoreError, Trim,
 };
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
@@ -45,6 +45,19 @@ pub struct OpenOptions {
     /// Who owns what calls with paths make, as [`Volume::write_file`] and
     /// [`Volume::create_dir`]; root by default.
     pub owner: Owner,
+    /// What comes before the commit of a replay, if an fsync log waits.
+    pub at_replay: AtReplay,
+}
+
+/// What comes before the commit of a replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtReplay {
+    /// Nothing.
+    #[default]
+    Commit,
+    /// Free space is discarded. The commit may need what that gives back to a
+    /// full file system under an image.
+    TrimFirst,
 }
 
 /// When the trees of deleted subvolumes are freed.
@@ -487,17 +500,19 @@ fn open_store(
     options: &OpenOptions,
 ) -> Result<(Arc<Store>, TreeId), Error> {
     let store = Arc::new(Store::open_all(devices.clone(), &options.store)?);
-    let has_log = store.read().waiting_log().is_some();
-    let waits = has_log && options.store.log == LogPolicy::Replay;
+    let waits = store.read().waiting_log().is_some() && options.store.log == LogPolicy::Replay;
     let is_written = options.store.access == Access::ReadWrite;
     if !waits || is_written {
         let tree = find_subvolume(&store, &options.subvolume)?;
         if waits {
-            replay(&store)?;
-        } else if is_written && !has_log {
-            store.trim_if_cramped();
-        }
-        if !waits && options.store.free_space == FreeSpace::Remade {
+            let replayed = match options.at_replay {
+                AtReplay::Commit => butterfs_fs::log::replay(&store),
+                AtReplay::TrimFirst => butterfs_fs::log::replay_after(&store, |store| {
+                    store.trim(&Trim::EVERYTHING).map(drop)
+                }),
+            };
+            replayed?;
+        } else if options.store.free_space == FreeSpace::Remade {
             store.commit_remade()?;
         }
         if is_written && options.store.on_replacement == OnReplacement::Cancel {

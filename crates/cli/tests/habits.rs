@@ -4,7 +4,7 @@
 mod support;
 
 use std::process::Command;
-use support::{Bench, Mounted, can_mount, said};
+use support::{BINARY, Bench, Mounted, can_mount, said};
 
 /// What the Btrfs tools print; `None` where they are not installed.
 fn theirs(words: &[&str]) -> Option<String> {
@@ -212,5 +212,63 @@ fn a_path_to_nothing_is_refused_before_anything_changes() {
             assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         }
         bench.run(&["info", "mnt:/there"]);
+    }
+}
+
+/// What a command says, within some seconds, of what is no volume.
+#[test]
+fn what_is_no_volume_is_told_and_nobody_waits() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("empty"), "").expect("a file");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        bench.path("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o644),
+        0,
+    )
+    .expect("a FIFO");
+    for (command, expected) in [
+        ("filesystem sync fifo", "is on no Btrfs"),
+        ("property get fifo", "is on no Btrfs"),
+        ("scrub status fifo", "is a FIFO"),
+        ("scrub cancel fifo", "is a FIFO"),
+        ("scrub limit fifo", "is a FIFO"),
+        ("inspect dump-super fifo", "is a FIFO"),
+        ("device scan fifo", "is a FIFO"),
+        ("inspect dump-super empty", "empty, which has 0 bytes"),
+        ("scrub status empty", "too small"),
+        ("device ready nothere", "cannot open nothere"),
+        ("subvolume create nothere:/x", "cannot open nothere:"),
+        ("subvolume delete nothere:/x", "cannot open nothere:"),
+        (
+            "subvolume snapshot nothere:/a nothere:/b",
+            "nothere: No such",
+        ),
+        ("reflink nothere:/a nothere:/b", "cannot open nothere:"),
+        ("dedupe nothere:/a nothere:/b", "cannot open nothere:"),
+        ("filesystem defragment nothere:/a", "cannot open nothere:"),
+        ("property set nothere:/a ro true", "cannot open nothere:"),
+        ("mkfs -b 15E new", "choose a smaller size"),
+        ("filesystem resize +8E volume", "choose a smaller size"),
+        (
+            "subvolume delete volume:/",
+            "the top level of a volume cannot be deleted",
+        ),
+        ("info empty/x", "check the path"),
+        ("check --threads 1000 volume", "0..=256"),
+        ("scrub start --threads 1000 volume", "0..=256"),
+        ("build --threads 1000 -o new --from empty", "0..=256"),
+    ] {
+        let mut words = vec!["20", BINARY];
+        words.extend(command.split(' '));
+        let mut timed = Command::new("timeout");
+        let timed = timed.args(&words).current_dir(bench.path(""));
+        let output = timed.output().expect("timeout runs");
+        let told = said(&output);
+        let code = output.status.code();
+        assert!(matches!(code, Some(1 | 2)), "{command}: {code:?}: {told}");
+        assert!(told.contains(expected), "{command}: {told}");
+        assert!(!bench.path("new").exists(), "{command}");
     }
 }

@@ -115,12 +115,6 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// What the device may be used for.
     fn access(&self) -> Access;
 
-    /// Whether writes to the device may soon fail although their ranges are free:
-    /// it is a file with holes, on a file system that is nearly full.
-    fn is_cramped(&self) -> bool {
-        false
-    }
-
     /// Lets others use the device: waits for writes under way, gives up locks,
     /// and refuses every write and discard from then on.
     fn let_go(&self) {}
@@ -167,9 +161,6 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn access(&self) -> Access {
         (**self).access()
-    }
-    fn is_cramped(&self) -> bool {
-        (**self).is_cramped()
     }
     fn let_go(&self) {
         (**self).let_go();

@@ -138,11 +138,26 @@ fn place(range: &Option<DeviceRange>) -> String {
 }
 
 fn advice(operation: Operation, source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::ELOOP) => return "its links lead in a circle; check the path",
+        Some(libc::ENOTDIR | libc::ENAMETOOLONG) => return "check the path",
+        Some(libc::EFBIG) => return "choose a smaller size",
+        Some(libc::EMFILE) => return "raise the limit on open files (`ulimit -n`)",
+        Some(libc::ENFILE) => return "close files: the machine has no more descriptors",
+        Some(libc::ENOTCONN) => {
+            return "the server of this mount has ended; take the mount away with `umount -l` or \
+                    `fusermount3 -uz`, and mount again";
+        }
+        _ => {}
+    }
     match (operation, source.kind()) {
         (_, io::ErrorKind::NotFound) => "check the path",
         (_, io::ErrorKind::PermissionDenied) => "check the permissions of the path",
         (_, io::ErrorKind::AlreadyExists) => "choose another path or remove it first",
-        (_, io::ErrorKind::StorageFull) => "free space on the file system that holds it",
+        (_, io::ErrorKind::StorageFull) => {
+            "free space on the file system that holds it (`butterfs filesystem trim` gives back what an \
+             unmounted image does not use)"
+        }
         (_, io::ErrorKind::ReadOnlyFilesystem) => "open it read-only",
         (Operation::Open, _) => "check that the device is present",
         _ => "check the device's health and the system log",

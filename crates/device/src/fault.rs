@@ -295,10 +295,6 @@ impl BlockDevice for FaultDevice {
         self.inner.access()
     }
 
-    fn is_cramped(&self) -> bool {
-        self.inner.is_cramped()
-    }
-
     fn let_go(&self) {
         self.inner.let_go();
     }

@@ -113,8 +113,7 @@ impl FileDevice {
             .create_new(true)
             .open(path)
             .map_err(|error| open_error(path, error))?;
-        file.set_len(size)
-            .map_err(|error| open_error(path, error))?;
+        set_length(&file, size).map_err(|error| open_error(path, error))?;
         Self::adopt(file, path, (Access::ReadWrite, Lock::Taken))
     }
 
@@ -191,6 +190,14 @@ impl FileDevice {
             range,
             source: Arc::new(e),
         }
+    }
+}
+
+/// Makes a file this long.
+fn set_length(file: &File, size: u64) -> io::Result<()> {
+    match i64::try_from(size) {
+        Ok(_) => file.set_len(size),
+        Err(_) => Err(io::Error::from_raw_os_error(libc::EFBIG)),
     }
 }
 
@@ -504,21 +511,6 @@ impl BlockDevice for FileDevice {
 
     fn access(&self) -> Access {
         self.access
-    }
-
-    fn is_cramped(&self) -> bool {
-        /// A host with less is nearly full.
-        const ROOM: u64 = 16 << 20;
-        let (Kind::RegularFile, Ok(facts), Ok(host)) = (
-            self.kind,
-            rustix::fs::fstat(&self.file),
-            rustix::fs::fstatvfs(&self.file),
-        ) else {
-            return false;
-        };
-        let stored = u64::try_from(facts.st_blocks).unwrap_or(0) * 512;
-        let room = host.f_bavail.saturating_mul(host.f_frsize);
-        room < ROOM && stored < self.size()
     }
 
     fn let_go(&self) {

@@ -52,10 +52,6 @@ impl BlockDevice for ReadOnlyDevice {
         Access::ReadOnly
     }
 
-    fn is_cramped(&self) -> bool {
-        self.inner.is_cramped()
-    }
-
     fn let_go(&self) {
         self.inner.let_go();
     }

@@ -234,10 +234,6 @@ impl BlockDevice for RecordDevice {
         self.inner.access()
     }
 
-    fn is_cramped(&self) -> bool {
-        self.inner.is_cramped()
-    }
-
     fn let_go(&self) {
         self.inner.let_go();
     }

@@ -101,10 +101,6 @@ impl BlockDevice for TraceDevice {
         self.inner.access()
     }
 
-    fn is_cramped(&self) -> bool {
-        self.inner.is_cramped()
-    }
-
     fn let_go(&self) {
         self.inner.let_go();
     }

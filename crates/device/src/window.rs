@@ -94,10 +94,6 @@ impl BlockDevice for WindowDevice {
         self.inner.access()
     }
 
-    fn is_cramped(&self) -> bool {
-        self.inner.is_cramped()
-    }
-
     fn let_go(&self) {
         self.inner.let_go();
     }

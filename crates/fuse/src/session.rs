@@ -51,8 +51,20 @@ pub enum SessionError {
     #[error("the FUSE connection failed ({0}); unmount with `umount -l` and mount again")]
     Connection(#[source] io::Error),
     /// Threads could not be started.
-    #[error("no threads could be started ({0}); raise the limit on processes")]
-    Threads(#[source] io::Error),
+    #[error("no threads could be started ({error}); raise the limit on {}", limit(.error))]
+    Threads {
+        /// Why not.
+        #[source]
+        error: io::Error,
+    },
+}
+
+/// The limit that kept a thread from starting.
+fn limit(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "open files (`ulimit -n`)",
+        _ => "processes (`ulimit -u`)",
+    }
 }
 
 /// A mounted file system that nobody serves yet. Dropping it unmounts.
@@ -197,7 +209,7 @@ impl Session {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
             parts.server.finish();
             self.awake.stop();
-            SessionError::Threads(error)
+            SessionError::Threads { error }
         })?;
         Ok(RunningSession {
             threads: Some(Threads {

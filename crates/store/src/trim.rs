@@ -32,6 +32,14 @@ pub struct Trim {
     pub length_min: u64,
 }
 
+impl Trim {
+    /// All of it.
+    pub const EVERYTHING: Self = Self {
+        window: 0..u64::MAX,
+        length_min: 1,
+    };
+}
+
 /// Takes ranges until a step is full.
 struct Step {
     ranges: Vec<Range<u64>>,
@@ -95,30 +103,6 @@ impl Store {
             trimmed += self.trim_group(&span, wanted)?;
         }
         Ok(trimmed + self.trim_unallocated(wanted)?)
-    }
-
-    /// Gives free space back to the file system that holds the volume, if that
-    /// is nearly full. What a crash or a failed write left behind there may be
-    /// just the space that the next commit needs.
-    pub fn trim_if_cramped(&self) {
-        let is_cramped = self
-            .space
-            .own_devices()
-            .any(|(_, device)| device.is_cramped());
-        if !is_cramped {
-            return;
-        }
-        let everything = Trim {
-            window: 0..u64::MAX,
-            length_min: 1,
-        };
-        match self.trim(&everything) {
-            Ok(bytes) => tracing::info!(
-                bytes,
-                "the file system that holds the volume is nearly full: it got free space back"
-            ),
-            Err(error) => tracing::warn!(%error, "free space was not given back"),
-        }
     }
 
     fn trim_group(&self, span: &Range<u64>, wanted: &Trim) -> Result<u64, StoreError> {

@@ -11,7 +11,7 @@ use crate::facts;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::units::Units;
-use butterfs::FoundVolume;
+use butterfs::{FileDevice, FoundVolume};
 use butterfs_kernel as kernel;
 use clap::{Args, Subcommand};
 use rustix::io::Errno;
@@ -154,17 +154,27 @@ impl Scan {
         if self.forget {
             return self.forget();
         }
+        let files = self.places.iter().filter(|place| !place.is_dir());
+        let mut unread: Vec<_> = files
+            .filter_map(|file| FileDevice::open_unlocked(file).err())
+            .collect();
         let volumes = butterfs::scan(&self.places);
         tell_kernel(&volumes);
         let found: Vec<Scanned<'_>> = volumes.iter().map(Scanned::new).collect();
         if self.json {
-            return json(&found);
+            json(&found)?;
+        } else {
+            for volume in &volumes {
+                Shown::from(volume).print(Units::default())?;
+            }
+            note_damaged(&volumes);
         }
-        for volume in &volumes {
-            Shown::from(volume).print(Units::default())?;
+        // The others are shown anyway.
+        let last = unread.pop();
+        for error in &unread {
+            note!("butterfs: {error}");
         }
-        note_damaged(&volumes);
-        Ok(())
+        last.map_or(Ok(()), |error| Err(error.into()))
     }
 }
 
@@ -258,6 +268,7 @@ impl Usage {
 }
 
 fn ready(device: &Path) -> Done {
+    FileDevice::open_unlocked(device)?;
     let paths = butterfs::find_members(device);
     let volumes = butterfs::scan(&paths);
     note_damaged(&volumes);

@@ -5,6 +5,7 @@ mod df;
 mod mkswapfile;
 mod show;
 mod target;
+mod trim;
 mod usage;
 
 pub use show::Shown;
@@ -87,6 +88,7 @@ enum What {
     MkSwapFile(mkswapfile::MkSwapFile),
     CommitStats(commit_stats::CommitStats),
     Resize(super::resize::Resize),
+    Trim(trim::Trim),
     #[command(visible_alias = "defrag")]
     Defragment(super::defragment::Defragment),
 }
@@ -106,6 +108,7 @@ impl Filesystem {
             What::MkSwapFile(make) => make.run(),
             What::CommitStats(stats) => stats.run(),
             What::Resize(resize) => resize.run(),
+            What::Trim(trim) => trim.run(),
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {
                 None => {

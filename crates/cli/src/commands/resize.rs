@@ -108,6 +108,11 @@ impl Extended {
         if !metadata.is_file() || from != block.look_at_size() || needed <= from {
             return Ok(None);
         }
+        if i64::try_from(needed).is_err() {
+            return fail(format!(
+                "a file cannot have {needed} bytes; choose a smaller size"
+            ));
+        }
         let file = File::options().write(true).open(&path);
         let file = file.context(path.display())?;
         file.set_len(needed).context(path.display())?;

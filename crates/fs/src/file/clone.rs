@@ -84,37 +84,43 @@ impl Filesystem {
         }
         match self.share(source, target, &span)? {
             Ok(()) => Ok(length),
-            Err(Refusal::Inline) => self.share_behind_inline(source, target, &span),
+            Err(Refusal::Inline) => match self.share_behind_inline(source, target, &span) {
+                (0, Err(error)) => Err(error),
+                // The caller learns how far it came; its next call fails.
+                (done, _) => Ok(done),
+            },
             Err(_) => self.copy_bytes(source, target, &span),
         }
     }
 
     /// Copies the first sector, which lies in the tree, and shares the rest.
+    /// Gives how far it came, and the error that ended it.
     fn share_behind_inline(
         &self,
         source: &Arc<Inode>,
         target: &Arc<Inode>,
         span: &CloneSpan,
-    ) -> Result<u64, FsError> {
+    ) -> (u64, Result<(), FsError>) {
         let sector = self.sector_size;
-        let Some(rest) = behind_inline(span, sector) else {
-            return self.copy_bytes(source, target, span);
-        };
         let first = CloneSpan {
-            length: sector,
+            length: span.length.min(sector),
             ..*span
         };
-        let copied = self.copy_bytes(source, target, &first)?;
-        if copied < sector {
-            return Ok(copied);
-        }
-        let shared = match self.share(source, target, &rest) {
-            Ok(Ok(())) => Ok(rest.length),
-            Ok(Err(_)) => self.copy_bytes(source, target, &rest),
-            Err(error) => Err(error),
+        let copied = match self.copy_bytes(source, target, &first) {
+            Ok(copied) => copied,
+            Err(error) => return (0, Err(error)),
         };
-        // The caller learns how far it came; its next call fails.
-        Ok(sector + shared.unwrap_or(0))
+        let Some(rest) = behind_inline(span, sector).filter(|_| copied == sector) else {
+            return (copied, Ok(()));
+        };
+        match self.share(source, target, &rest) {
+            Ok(Ok(())) => (span.length, Ok(())),
+            Ok(Err(_)) => match self.copy_bytes(source, target, &rest) {
+                Ok(more) => (copied + more, Ok(())),
+                Err(error) => (copied, Err(error)),
+            },
+            Err(error) => (copied, Err(error)),
+        }
     }
 
     /// Makes a range of one file part of another, which shares its extents: the
@@ -162,7 +168,23 @@ impl Filesystem {
         check_span(source.id, target.id, &whole)?;
         match self.share(source, target, &span)? {
             Ok(()) => Ok(length),
-            Err(Refusal::Inline) => self.share_behind_inline(source, target, &span),
+            Err(Refusal::Inline) => {
+                let (mut done, ended) = self.share_behind_inline(source, target, &span);
+                ended?;
+                // What was copied in part is copied to its end, or to the error.
+                while done < length {
+                    let rest = CloneSpan {
+                        from: span.from + done,
+                        to: span.to + done,
+                        length: length - done,
+                    };
+                    match self.copy_bytes(source, target, &rest)? {
+                        0 => return Err(Refusal::Cut.into()),
+                        more => done += more,
+                    }
+                }
+                Ok(length)
+            }
             Err(refusal) => Err(refusal.into()),
         }
     }

@@ -13,4 +13,4 @@ mod record;
 mod replay;
 mod verify;
 
-pub use replay::{Change, Replayed, replay};
+pub use replay::{Change, Replayed, replay, replay_after};

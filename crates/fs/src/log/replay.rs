@@ -22,7 +22,7 @@ use crate::orphan;
 use butterfs_format::item::dir::{DirEntries, DirEntry};
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::{Engine, Store};
+use butterfs_store::{Engine, Store, StoreError};
 use butterfs_tree::{Cursor, find};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,6 +84,17 @@ pub type Replayed = Vec<(TreeId, Vec<Change>)>;
 /// # Errors
 /// A damaged log, or no space: nothing was written then, and the log stays.
 pub fn replay(store: &Store) -> Result<Replayed, FsError> {
+    replay_after(store, |_| Ok(()))
+}
+
+/// [`replay`], with something that comes between the replay and its commit.
+///
+/// # Errors
+/// As there, and those of `before_commit`.
+pub fn replay_after(
+    store: &Store,
+    before_commit: impl FnOnce(&Store) -> Result<(), StoreError>,
+) -> Result<Replayed, FsError> {
     let Some(log_root) = store.read().waiting_log() else {
         return Ok(Vec::new());
     };
@@ -93,7 +104,7 @@ pub fn replay(store: &Store) -> Result<Replayed, FsError> {
             transaction.finish_replay();
             transaction.finish();
             // From now on, nothing of the log counts as free.
-            store.trim_if_cramped();
+            before_commit(store)?;
             store.commit()?;
             for (tree, changes) in &replayed {
                 tracing::info!(%tree, changes = changes.len(), "a fsync log was replayed");

@@ -186,8 +186,11 @@ impl Server {
 
     /// An entry for `inode`, which counts as a lookup.
     pub(super) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry, Errno> {
-        let AttrReply { attr, timeout } = self.attr_reply(inode)?;
+        // First of all, so that whoever protects the subvolume meanwhile finds it.
         let node = self.nodes.remember(self.files(), inode).answered()?;
+        let AttrReply { attr, timeout } = self.attr_reply(inode).inspect_err(|_| {
+            let _ = self.nodes.forget(self.files(), node, 1);
+        })?;
         Ok(Entry {
             node,
             generation: inode.state.read_beside().item.generation.get(),

@@ -3,6 +3,7 @@
 use super::site::{Site, directory_in, open_directory, open_volume, said, subvolume_at, unseen};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::output;
+use crate::place::Place;
 use butterfs::quota::GroupId;
 use butterfs::{Access, NewInode, Owner, Volume};
 use butterfs_kernel::allow_reading;
@@ -143,7 +144,11 @@ impl Snapshot {
         };
         let made = match (&source, &target) {
             (Site::Unmounted(from), Site::Unmounted(to)) => {
-                let same = from.volume.canonicalize()? == to.volume.canonicalize()?;
+                let real = |place: &Place| {
+                    let found = place.volume.canonicalize();
+                    found.context(place.volume.display())
+                };
+                let same = real(from)? == real(to)?;
                 if !same {
                     return fail(format!(
                         "{source} and {target} are on two volumes; send and receive copy between them"

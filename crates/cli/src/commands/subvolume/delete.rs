@@ -131,6 +131,11 @@ impl Delete {
             }
             None => {
                 let tree = subvolume_at(&volume, place)?;
+                if tree == TreeId::FS {
+                    return fail(format!(
+                        "{place}: the top level of a volume cannot be deleted"
+                    ));
+                }
                 self.delete_in(&volume, tree).map_err(|e| e.at(place))?;
                 let lead = format!("Delete subvolume {tree} (commit): '");
                 crate::output::line(&[lead.as_bytes(), &place.bytes(), b"'"])?;

@@ -22,11 +22,14 @@ pub enum Site {
 }
 
 impl Site {
-    /// What a word means: `VOLUME:/path`, unless a file of that name exists.
+    /// What a word means: `VOLUME:/path`, unless a file of that name exists, or
+    /// could be made because its directory does.
     pub fn parse(word: &OsStr) -> Self {
         let word = word.to_owned();
+        let on_host = Path::new(&word);
+        let has_directory = || on_host.parent().is_some_and(Path::is_dir);
         match Place::parse(&word) {
-            Some(place) if !Path::new(&word).exists() && place.volume.exists() => {
+            Some(place) if !on_host.exists() && (place.volume.exists() || !has_directory()) => {
                 Self::Unmounted(place)
             }
             _ => Self::Mounted(word.into()),
