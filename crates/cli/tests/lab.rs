@@ -250,6 +250,12 @@ fn mistakes_are_told_in_a_sentence() {
     );
     let wrong = said(&folder.lab(&["resume"]));
     assert_eq!(wrong, "butterfs: there is no lab.sqlite\n");
+    std::fs::write(folder.path("empty"), "").unwrap();
+    let wrong = said(&folder.lab(&["report", "--results", "empty"]));
+    assert!(wrong.contains("empty is empty"), "{wrong}");
+    let wrong = said(&folder.lab(&["compare", "empty", "empty"]));
+    assert!(wrong.contains("empty is empty"), "{wrong}");
+    assert_eq!(std::fs::metadata(folder.path("empty")).unwrap().len(), 0);
     let wrong = said(&folder.lab(&["choose", "--kind", "web", "--need", "nothing"]));
     assert!(wrong.contains("--content answers it"), "{wrong}");
     std::fs::write(folder.path("mine.toml"), MINE).unwrap();

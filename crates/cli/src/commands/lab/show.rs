@@ -74,8 +74,13 @@ pub(super) struct Report {
 /// A run of a database, or of an exported file.
 fn recorded(file: &Path, name: Option<&str>) -> Result<Recorded, Failure> {
     let show = file.display();
-    if !file.exists() {
-        return fail(format!("there is no {show}; --results names another file"));
+    match file.metadata() {
+        Err(_) => return fail(format!("there is no {show}; --results names another file")),
+        // Opening it would make a database of it.
+        Ok(found) if found.len() == 0 => {
+            return fail(format!("{show} is empty; --results names another file"));
+        }
+        Ok(_) => {}
     }
     let text = file.to_string_lossy();
     let all = if text.ends_with(".zst") {
