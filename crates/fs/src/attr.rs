@@ -420,7 +420,7 @@ fn apply(
     };
     let item = &mut state.item;
     if let Some(mode) = set.mode {
-        item.mode = (item.mode & S_IFMT) | (mode & !S_IFMT);
+        item.mode = (item.mode & S_IFMT) | (mode & 0o7777);
         if let Some(acl) = xattr::get(engine, id, xattr::ACL_ACCESS)? {
             let changed = acl::after_chmod(&acl, item.mode)?;
             xattr::delete(engine, id, xattr::ACL_ACCESS)?;

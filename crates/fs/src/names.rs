@@ -108,7 +108,8 @@ impl Filesystem {
     ) -> InodeItem {
         let time = now();
         let directory = new.mode & S_IFMT == S_IFDIR;
-        let mut mode = new.mode;
+        // The kernel refuses a volume with other bits.
+        let mut mode = new.mode & (S_IFMT | 0o7777);
         let mut gid = new.owner.gid;
         let handed_down = if new.inherits() {
             parent.flags

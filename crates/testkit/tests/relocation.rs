@@ -5,8 +5,11 @@
 mod states;
 mod support;
 
-use butterfs::{BlockDevice, Generation, MemoryDevice, MountOptions, Timespec, TreeId, Volume};
+use butterfs::{
+    BlockDevice, Generation, MemoryDevice, MountOptions, OpenOptions, Timespec, TreeId, Volume,
+};
 use butterfs_admin::balance::{self, End, Filter, Filters, Progress, Redundancy, Wish};
+use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice};
 use butterfs_admin::resize::{self, Size};
 use butterfs_check::{DataChecksums, NoProgress, Options, check};
 use butterfs_device::{FileDevice, RecordDevice};
@@ -719,4 +722,41 @@ fn a_fault_at_any_call_loses_nothing() {
     }
     println!("{tried} of {calls} calls failed");
     assert!(tried > 50);
+}
+
+/// Free space in so many pieces that its tree fills leaves to the end: what a
+/// commit writes then must not change without end what it writes about itself.
+#[test]
+fn every_commit_of_a_balance_comes_to_an_end() {
+    const FILES: u64 = 815;
+    for round in 0..6 {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(SIZE));
+        let made = MkfsOptions {
+            node_size: 4096,
+            metadata: Some(ProfileChoice::Single),
+            ..MkfsOptions::default()
+        };
+        butterfs_admin::mkfs::make(&*device, &made).unwrap();
+        let mut options = OpenOptions::default();
+        options.files.max_inline = 0;
+        let volume = Volume::open_device(Arc::clone(&device), options).unwrap();
+        for number in 1..=FILES + round {
+            volume.write_file(format!("/{number}"), &[1; 4096]).unwrap();
+        }
+        volume.sync().unwrap();
+        let metadata = Filters {
+            metadata: Some(Filter::default()),
+            ..Filters::default()
+        };
+        for number in (2..=FILES).step_by(2) {
+            volume.remove_file(format!("/{number}")).unwrap();
+            volume.sync().unwrap();
+            let store = volume.files().store();
+            let done = balance::start(store, &metadata, Redundancy::Kept, &mut nobody);
+            let (_, end) = done.unwrap_or_else(|error| panic!("{round}, {number}: {error}"));
+            assert_eq!(end, End::Done);
+        }
+        volume.close().unwrap();
+        own_check(device).unwrap();
+    }
 }

@@ -186,6 +186,37 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         Ok(true)
     }
 
+    /// Gives an item another key; false when it was not there. No node is made
+    /// or given up for that. The caller knows that no item lies between the two
+    /// keys.
+    ///
+    /// # Errors
+    /// [`TreeError::Misuse`] if the key is not between those beside the item in
+    /// its leaf; reading, no space.
+    pub fn rekey(&mut self, old: &Key, new: &Key) -> Result<bool, TreeError> {
+        self.position(old, Intent::Change)?;
+        let bound = self.bound;
+        let leaf = self.sink.edit(self.leaf())?;
+        let Ok(slot) = leaf.search(old) else {
+            return Ok(false);
+        };
+        let before = slot.checked_sub(1).map(|slot| leaf.key(slot));
+        let after = match slot + 1 < leaf.len() {
+            true => Some(leaf.key(slot + 1)),
+            false => bound,
+        };
+        if before.is_some_and(|key| key >= *new) || after.is_some_and(|key| *new >= key) {
+            return Err(TreeError::Misuse("a new key is not where the old one was"));
+        }
+        leaf.set_key(slot, new);
+        if slot == 0 {
+            self.fix_first_key(self.path.len() - 1)?;
+            // The keys that belong to the leaf are others now.
+            self.path.clear();
+        }
+        Ok(true)
+    }
+
     /// Removes all items in `keys`; gives how many.
     ///
     /// # Errors

@@ -121,6 +121,7 @@ enum Op {
     Replace(u16, u16),
     Touch(u16),
     Remove(u16),
+    Rekey(u16, u16),
     RemoveRange(u16, u16),
     Commit,
 }
@@ -132,6 +133,7 @@ fn op() -> impl Strategy<Value = Op> {
         3 => (0_u16..3000, size).prop_map(|(k, s)| Op::Replace(k, s)),
         2 => (0_u16..3000).prop_map(Op::Touch),
         6 => (0_u16..3000).prop_map(Op::Remove),
+        3 => (0_u16..3000, 0_u16..3000).prop_map(|(k, n)| Op::Rekey(k, n)),
         1 => (0_u16..3000, 0_u16..600).prop_map(|(k, n)| Op::RemoveRange(k, n)),
         1 => Just(Op::Commit),
     ]
@@ -209,6 +211,31 @@ fn apply(editor: &mut Editor<'_, Memory>, model: &mut BTreeMap<Key, Vec<u8>>, op
                 editor.remove(&key(k)).unwrap(),
                 model.remove(&key(k)).is_some()
             );
+        }
+        Op::Rekey(k, n) => {
+            let (old, near) = (key(k), key(n));
+            // The key nearest to `near` between those beside the old one.
+            let new = if near < old {
+                let below = model.range(..old).next_back();
+                let least = below.and_then(|(before, _)| before.successor());
+                least.map_or(near, |least| near.max(least))
+            } else {
+                let above = model.range(old..).find(|(key, _)| **key > old);
+                match above {
+                    Some((after, _)) if *after <= near => {
+                        let offset = after.offset.saturating_sub(1);
+                        Key::new(after.objectid, after.item_type, offset)
+                    }
+                    _ => near,
+                }
+            };
+            if model.contains_key(&new) || (near < old) != (new < old) {
+                return;
+            }
+            let found = editor.rekey(&old, &new).unwrap();
+            let data = model.remove(&old);
+            assert_eq!(found, data.is_some());
+            model.extend(data.map(|data| (new, data)));
         }
         Op::RemoveRange(k, n) => {
             let range = key(k).min(key(k + n))..=key(k).max(key(k + n));

@@ -354,15 +354,34 @@ fn use_extent<S: NodeSink>(
         ));
     };
     let mut editor = Editor::new(sink, TreeId::FREE_SPACE);
-    editor.remove(&extent_key(&free))?;
-    let mut grown = -1;
-    for rest in [free.start..range.start, range.end..free.end] {
-        if !rest.is_empty() {
-            editor.insert(&extent_key(&rest), &[])?;
-            grown += 1;
-        }
+    let left = [free.start..range.start, range.end..free.end];
+    let mut left = left.iter().filter(|rest| !rest.is_empty());
+    match left.next() {
+        Some(rest) => rename_extent(&mut editor, &free, rest)?,
+        None => _ = editor.remove(&extent_key(&free))?,
     }
-    Ok(grown)
+    match left.next() {
+        Some(rest) => {
+            editor.insert(&extent_key(rest), &[])?;
+            Ok(1)
+        }
+        None => Ok(if range == &free { -1 } else { 0 }),
+    }
+}
+
+/// Writes down that a free extent is another one now, in the same place among
+/// the others. The number of items stays the same. So nodes of this tree take no
+/// space and free none, which would change the extent again: a commit could go
+/// round in a circle.
+fn rename_extent<S: NodeSink>(
+    editor: &mut Editor<'_, S>,
+    from: &Range<u64>,
+    to: &Range<u64>,
+) -> Result<(), StoreError> {
+    match editor.rekey(&extent_key(from), &extent_key(to))? {
+        true => Ok(()),
+        false => Err(StoreError::Internal("a free extent was not found again")),
+    }
 }
 
 fn free_extent<S: NodeSink>(
@@ -395,10 +414,15 @@ fn free_extent<S: NodeSink>(
         }
     }
     let mut editor = Editor::new(sink, TreeId::FREE_SPACE);
-    for free in gone {
-        editor.remove(&extent_key(&free))?;
+    match &gone[..] {
+        [] => editor.insert(&extent_key(&merged), &[])?,
+        [first, others @ ..] => {
+            for free in others {
+                editor.remove(&extent_key(free))?;
+            }
+            rename_extent(&mut editor, first, &merged)?;
+        }
     }
-    editor.insert(&extent_key(&merged), &[])?;
     Ok(grown)
 }
 
