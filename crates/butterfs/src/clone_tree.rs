@@ -82,9 +82,14 @@ impl Volume {
     /// there is no such name.
     ///
     /// # Errors
-    /// It is or holds a subvolume, and nothing was removed; not writable;
-    /// damage. What was removed before such an error is gone.
+    /// It is or holds a subvolume, or the name is `.` or `..`, and nothing was
+    /// removed; not writable; damage. What was removed before such an error is
+    /// gone.
     pub fn remove_tree(&self, parent: InodeId, name: &[u8]) -> Result<(), Error> {
+        if matches!(name, b"." | b"..") {
+            let error = FsError::Invalid("a directory is not removed by the name `.` or `..`");
+            return Err(Error::at(name, error));
+        }
         let files = self.files();
         let found = match files.lookup(parent, name) {
             Err(FsError::NotFound) => return Ok(()),

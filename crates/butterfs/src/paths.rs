@@ -17,8 +17,6 @@ use std::sync::Arc;
 
 /// Symbolic links followed in one path before it counts as a loop.
 const LINKS_MAX: usize = 40;
-/// Depth of directories below which [`Volume::walk`] does not go.
-const DEPTH_MAX: usize = 4096;
 /// Bytes of one write.
 const STEP: usize = 1 << 20;
 
@@ -163,8 +161,8 @@ impl Volume {
         // A directory has one name. A directory that is met twice would be
         // walked again and again, without end.
         let mut entered = BTreeSet::new();
-        let mut waiting = vec![(Vec::new(), start, 0)];
-        while let Some((path, id, depth)) = waiting.pop() {
+        let mut waiting = vec![(Vec::new(), start)];
+        while let Some((path, id)) = waiting.pop() {
             let attributes = match self.files().attributes(id) {
                 Ok(attributes) => attributes,
                 Err(error) => {
@@ -172,7 +170,7 @@ impl Volume {
                     continue;
                 }
             };
-            let enter = attributes.is_directory() && depth < DEPTH_MAX;
+            let enter = attributes.is_directory();
             let entry = WalkEntry { path, attributes };
             match visit(&entry)? {
                 Walk::Stop => return Ok(()),
@@ -206,7 +204,7 @@ impl Volume {
                     path.push(b'/');
                 }
                 path.extend_from_slice(&child.name);
-                waiting.push((path, child.target.inode, depth + 1));
+                waiting.push((path, child.target.inode));
             }
         }
         Ok(())

@@ -2,8 +2,9 @@
 //! streams, whole volumes, and its errors.
 
 use butterfs::{
-    Content, DirEntry, Error, File, FileOptions, FsError, MkfsOptions, OpenOptions, ReadDir,
-    SetAttributes, SnapshotAccess, StoreError, Volume, make_volume, make_volume_on,
+    Content, DirEntry, Error, File, FileOptions, FsError, MkfsOptions, NewInode, OpenOptions,
+    Owner, ReadDir, SetAttributes, SetTime, SnapshotAccess, StoreError, Timespec, Volume, Walk,
+    make_volume, make_volume_on,
 };
 use std::ffi::OsString;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -290,6 +291,56 @@ fn attributes_and_extended_attributes() {
     assert!(volume.remove_xattr("/file", "user.a").is_err());
     assert!(volume.set_xattr("/file", "nonsense", b"").is_err());
     bench.again();
+}
+
+#[test]
+fn what_the_kernel_would_not_understand_is_refused_or_left_out() {
+    let bench = Bench::new();
+    let volume = &bench.volume;
+    volume.write_file("/file", b"x").expect("written");
+    let set = |set: &SetAttributes| volume.set_attributes("/file", set);
+    set(&SetAttributes {
+        mode: Some(0o7_200_640),
+        ..SetAttributes::default()
+    })
+    .expect("set");
+    assert_eq!(volume.attributes("/file").expect("there").mode, 0o100_640);
+    let late = Timespec {
+        seconds: 1,
+        nanoseconds: 1_000_000_000,
+    };
+    let refused = set(&SetAttributes {
+        mtime: Some(SetTime::At(late)),
+        ..SetAttributes::default()
+    });
+    assert_eq!(kind(refused, "/file"), ErrorKind::InvalidInput);
+    let refused = volume.symlink("a\0b", "/link");
+    assert_eq!(kind(refused, "/link"), ErrorKind::InvalidInput);
+    volume.create_dir_all("/d/e").expect("made");
+    for path in ["/d/..", "/d/.", "/."] {
+        volume.remove_dir_all(path).expect_err("an error");
+    }
+    volume.attributes("/d/e").expect("still there");
+    volume.attributes("/file").expect("still there");
+}
+
+#[test]
+fn a_walk_goes_to_the_bottom() {
+    const LEVELS: usize = 5000;
+    let bench = Bench::new();
+    let files = bench.volume.files();
+    let mut at = files.root();
+    for _ in 0..LEVELS {
+        let new = NewInode::new(0o040_755, Owner::default());
+        at = files.create(at, b"d", &new).expect("a directory").id;
+    }
+    let mut found = 0;
+    let walked = bench.volume.walk::<Error>(files.root(), &mut |_| {
+        found += 1;
+        Ok(Walk::Enter)
+    });
+    walked.expect("walked");
+    assert_eq!(found, LEVELS + 1);
 }
 
 #[test]

@@ -106,6 +106,25 @@ pub struct SetAttributes {
     pub privileges: Privileges,
 }
 
+impl SetAttributes {
+    /// Errors if a time has a second's worth of nanoseconds or more: the kernel
+    /// would show what no program understands.
+    fn check_times(&self) -> Result<(), FsError> {
+        let told = |time: Option<SetTime>| match time {
+            Some(SetTime::At(time)) => Some(time),
+            _ => None,
+        };
+        let times = [told(self.atime), told(self.mtime), self.ctime, self.btime];
+        let in_second = |time: &Timespec| time.nanoseconds < 1_000_000_000;
+        match times.iter().flatten().all(in_second) {
+            true => Ok(()),
+            false => Err(FsError::Invalid(
+                "a time has more nanoseconds than a second",
+            )),
+        }
+    }
+}
+
 /// Whether a change takes privileges from a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Privileges {
@@ -240,6 +259,7 @@ impl Filesystem {
     /// Those of truncation; no space, damage.
     pub fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
         dir::check_kept(inode.id)?;
+        set.check_times()?;
         if let Some(size) = set.size {
             self.truncate(inode, size)?;
         }

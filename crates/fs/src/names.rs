@@ -322,6 +322,9 @@ impl Filesystem {
         if target.len() > SYMLINK_MAX {
             return Err(FsError::TargetTooLong);
         }
+        if target.contains(&0) {
+            return Err(FsError::Invalid("the target of a symbolic link has a NUL"));
+        }
         let node_size = self.store.read().node_size();
         if target.len() + FileExtent::INLINE_HEADER > butterfs_tree::Node::item_data_max(node_size)
         {
