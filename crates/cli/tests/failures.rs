@@ -113,6 +113,7 @@ const COMMANDS: &[&str] = &[
     "scrub status volume",
     "scrub limit volume",
     "filesystem resize max volume",
+    "filesystem trim volume",
     "rescue log-preview volume",
     "rescue zero-log volume",
     "check volume",

@@ -337,6 +337,24 @@ impl Filesystem {
     /// [`FsError::Invalid`] for combinations that the kernel refuses;
     /// [`FsError::QuotaExceeded`].
     pub fn set_flags(&self, inode: &Inode, wanted: InodeFlags) -> Result<(), FsError> {
+        self.change_flags(inode, wanted, Compression::Set)
+    }
+
+    /// As [`Filesystem::set_flags`], but how the inode is compressed stays as it
+    /// is (FS_IOC_FSSETXATTR).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_other_flags(&self, inode: &Inode, wanted: InodeFlags) -> Result<(), FsError> {
+        self.change_flags(inode, wanted, Compression::Kept)
+    }
+
+    fn change_flags(
+        &self,
+        inode: &Inode,
+        wanted: InodeFlags,
+        compression: Compression,
+    ) -> Result<(), FsError> {
         dir::check_kept(inode.id)?;
         self.ensure_quota_of_names(inode.id.tree)?;
         let mut state = inode.state.write();
@@ -360,10 +378,12 @@ impl Filesystem {
         let old = state.item.flags;
         let compressed = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
         // An inode can have both on disk.
-        let compresses_as_before = wanted & compressed == old & compressed;
-        let excluded = match compresses_as_before {
-            true => InodeFlags::NODATACOW,
-            false => InodeFlags::NOCOMPRESS | InodeFlags::NODATACOW,
+        let (wanted, excluded) = match compression {
+            Compression::Kept => (
+                (wanted - compressed) | (old & compressed),
+                InodeFlags::NODATACOW,
+            ),
+            Compression::Set => (wanted, InodeFlags::NOCOMPRESS | InodeFlags::NODATACOW),
         };
         if wanted.contains(InodeFlags::COMPRESS) && wanted.intersects(excluded) {
             return Err(FsError::Invalid(
@@ -391,17 +411,17 @@ impl Filesystem {
             }
         }
         let id = inode.id;
-        if flags.contains(InodeFlags::COMPRESS) && !compresses_as_before {
+        if compression == Compression::Set && flags.contains(InodeFlags::COMPRESS) {
             // The longest name of an algorithm.
             xattr::check_room(&self.store.read(), id, xattr::COMPRESSION, b"zlib")?;
         }
         let room = (4 * NODES_PER_PATH, Purpose::Grow);
         self.change(&mut *state, id.tree, room, |engine, state| {
-            if !compresses_as_before {
+            if compression == Compression::Set {
                 xattr::delete(engine, id, xattr::COMPRESSION)?;
                 state.compression = None;
             }
-            if flags.contains(InodeFlags::COMPRESS) && !compresses_as_before {
+            if compression == Compression::Set && flags.contains(InodeFlags::COMPRESS) {
                 let algorithm = match self.options.compress {
                     Compress::Try(algorithm, _) | Compress::Force(algorithm, _) => algorithm,
                     Compress::Off => Algorithm::Zlib,
@@ -416,6 +436,15 @@ impl Filesystem {
             store_item(engine, id, state)
         })
     }
+}
+
+/// What a change of flags does to how an inode is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Compression {
+    /// The flags say it.
+    Set,
+    /// Nothing.
+    Kept,
 }
 
 /// Set-id bits that a file of `mode` loses.

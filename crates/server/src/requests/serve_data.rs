@@ -499,7 +499,11 @@ impl Server {
                 if protects {
                     self.write_back(context, request.node)?;
                 }
-                self.files().set_flags(&inode, wanted).answered()?;
+                let set = match request.command {
+                    SETFLAGS => self.files().set_flags(&inode, wanted),
+                    _ => self.files().set_other_flags(&inode, wanted),
+                };
+                set.answered()?;
                 self.attributes_changed(request.node);
             }
             _ => return Err(Errno::ENOTTY),

@@ -111,7 +111,7 @@ impl Delete {
 
     fn unmounted(&self, place: &Place) -> Done {
         let volume = match self.dry_run {
-            true => place.open_read_only(None)?,
+            true => place.open_read_only(Some(TreeId::FS.get()))?,
             false => open_volume_with(&place.volume, Cleaner::OnDemand)?,
         };
         match self.subvolid {
