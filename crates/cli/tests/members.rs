@@ -391,6 +391,27 @@ impl Drop for EndAtLast<'_> {
 
 /// Writers and fsyncs go on while a mounted volume gets, loses and replaces
 /// devices.
+/// As a user names them: from the directory where the command runs, and perhaps
+/// one of them twice.
+#[test]
+fn devices_in_the_options_of_a_mount_are_found_wherever_the_server_runs() {
+    if !can_mount() {
+        return;
+    }
+    let bench = mirrored();
+    bench.run(&["device", "add", "three.img", "one.img"]);
+    fs::hard_link(bench.path("two.img"), bench.path("again.img")).unwrap();
+    let named = "device=two.img,device=./two.img,device=again.img,device=three.img,device=one.img";
+    let mounted = bench.mount_source("one.img", named, "mnt");
+    let shown = bench.run(&["device", "usage", "mnt"]);
+    let three = bench.path("three.img");
+    assert!(shown.contains(three.to_str().unwrap()), "{shown}");
+    bench.run(&["device", "remove", "three.img", "mnt"]);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    assert_whole(&bench, "one.img");
+}
+
 #[test]
 fn mounted_volumes_change_devices_under_writers() {
     if !can_mount() {

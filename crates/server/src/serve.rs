@@ -16,8 +16,9 @@ use butterfs_fuse::{
     Config, RunningSession, Session, SessionError, SignalGuard, on_signals, unmount_or_detach,
 };
 use rustix::mount::UnmountFlags;
+use std::collections::BTreeSet;
 use std::fmt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -227,10 +228,18 @@ fn others(source: &Path, options: &MountOptions) -> Result<Vec<PathBuf>, ServerE
         let mut found = butterfs::find_members_to_use(source, OnReplacement::Refuse)?;
         return Ok(found.split_off(1));
     }
-    let is_source = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path == source);
-    let devices = options.devices.iter();
-    // As in fstab, the source may be among them.
-    Ok(devices.filter(|path| !is_source(path)).cloned().collect())
+    let identity = |path: &Path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some((found.dev(), found.ino()))
+    };
+    // As in fstab, the source may be among them. A device that is named twice
+    // would be in use by this very process.
+    let mut seen: BTreeSet<_> = identity(source).into_iter().collect();
+    let is_other = |path: &&PathBuf| identity(path).is_none_or(|own| seen.insert(own));
+    let named = options.devices.iter().filter(is_other);
+    // The server leaves this directory.
+    let whole = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+    Ok(named.map(whole).collect())
 }
 
 /// Opens the device; `None` if its volume is served already and was joined.

@@ -4,7 +4,7 @@
 /// A verb (or its options, if some are named), and what to use instead.
 pub type Absent = (&'static str, &'static [&'static str], &'static str);
 
-const CHECK_READS: &str = "`butterfs check` only reads, and writes nothing to a damaged volume; copy what is left with `butterfs copy VOLUME:/ DIRECTORY` and make the volume anew";
+const CHECK_READS: &str = "`butterfs check` only reads, and writes nothing to a damaged volume; copy what is left with `butterfs copy -o ro,rescue=all VOLUME:/ DIRECTORY` and make the volume anew";
 const CHECK_TREES: &str = "`butterfs check` finds the roots itself, also by the backups in the superblock; `butterfs mount -o ro,rescue=usebackuproot` reads a volume by them";
 const TOGETHER: &str = "start it again when the other operation has ended; `butterfs balance status` and `butterfs scrub status` say whether one runs";
 
