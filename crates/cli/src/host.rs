@@ -8,17 +8,7 @@ use crate::fail::Done;
 use butterfs::Volume;
 use butterfs_server::Answer;
 use std::cell::RefCell;
-use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-
-/// Opens a path of the host for reading, and never waits for somebody to write
-/// to a FIFO.
-pub fn open(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.read(true).custom_flags(libc::O_NONBLOCK).open(path)
-}
 
 thread_local! {
     static HOST: RefCell<Option<Host>> = const { RefCell::new(None) };

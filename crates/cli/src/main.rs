@@ -32,6 +32,7 @@ mod fail;
 mod files_bar;
 mod fsck;
 mod host;
+mod host_file;
 mod interrupt;
 mod kernel_volume;
 mod log;

@@ -217,7 +217,7 @@ impl Dedupe {
     }
 
     fn on_mount(&self, path: &Path) -> Result<Vec<Outcome>, Failure> {
-        let source = crate::host::open(path).context(path.display())?;
+        let source = crate::host_file::open(path).context(path.display())?;
         // Data that are only in this kernel's page cache would not be compared
         // on the other side.
         source.sync_data().context(path.display())?;

@@ -47,7 +47,7 @@ struct Sync {
 
 impl Sync {
     fn run(&self) -> Done {
-        let file = crate::host::open(&self.path).context(self.path.display())?;
+        let file = crate::host_file::open(&self.path).context(self.path.display())?;
         let synced = butterfs_kernel::sync(file.as_fd());
         synced.map_err(|error| {
             // A server of ButterFS knows the reason, not only the number of an

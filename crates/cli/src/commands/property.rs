@@ -178,7 +178,7 @@ impl Object {
                 if meta.file_type().is_block_device() {
                     return Ok(vec![Kind::Device]);
                 }
-                let file = crate::host::open(path).context(path.display())?;
+                let file = crate::host_file::open(path).context(path.display())?;
                 if !btrfs::is_kernel_btrfs(path) && !is_butterfs(file.as_fd()) {
                     return Err(said(&site, Errno::NOTTY));
                 }

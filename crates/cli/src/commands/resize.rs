@@ -218,7 +218,7 @@ impl Resize {
         }
         let wanted: Wanted = self.size.parse()?;
         let at = |error| Failure(format!("{}: {}", path.display(), refused(error)));
-        let file = crate::host::open(path).context(path.display())?;
+        let file = crate::host_file::open(path).context(path.display())?;
         let device = kernel::mounted_device(file.as_fd(), wanted.device).map_err(at)?;
         let to = match wanted.size {
             Size::Max => "max".to_owned(),

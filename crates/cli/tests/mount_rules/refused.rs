@@ -14,6 +14,26 @@ fn python(script: &str, bench: &Bench) -> Output {
 /// Unmounts a tmpfs when dropped.
 struct Memory<'p>(&'p Path);
 
+impl<'p> Memory<'p> {
+    /// A host of this size at a new directory. `None`, and why, if this machine
+    /// does not allow that.
+    fn mounted(at: &'p Path, size: &str) -> Option<Self> {
+        if !is_root() {
+            println!("skipped: mounting a small tmpfs needs root");
+            assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+            return None;
+        }
+        std::fs::create_dir(at).expect("a directory");
+        let options = format!("size={size}");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+            .arg(at)
+            .status();
+        assert!(mounted.expect("mount runs").success());
+        Some(Self(at))
+    }
+}
+
 impl Drop for Memory<'_> {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.0).status();
@@ -58,20 +78,11 @@ fn a_cut_that_met_an_error_is_seen() {
     if !can_mount() {
         return;
     }
-    if !is_root() {
-        println!("skipped: mounting a small tmpfs needs root");
-        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
-        return;
-    }
     let bench = Bench::new();
     let small = bench.path("small");
-    std::fs::create_dir(&small).expect("a directory");
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=30m", "tmpfs"])
-        .arg(&small)
-        .status();
-    assert!(mounted.expect("mount runs").success());
-    let memory = Memory(&small);
+    let Some(memory) = Memory::mounted(&small, "30m") else {
+        return;
+    };
     bench.run(&["mkfs", "-q", "-b", "512m", "small/volume"]);
     let mounted = bench.mount_source("small/volume", "commit=300", "mnt");
     let done = python(CUT, &bench);
@@ -90,20 +101,11 @@ fn what_a_full_host_refused_can_be_given_back() {
     if !can_mount() {
         return;
     }
-    if !is_root() {
-        println!("skipped: mounting a small tmpfs needs root");
-        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
-        return;
-    }
     let bench = Bench::new();
     let small = bench.path("small");
-    std::fs::create_dir(&small).expect("a directory");
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=40m", "tmpfs"])
-        .arg(&small)
-        .status();
-    assert!(mounted.expect("mount runs").success());
-    let memory = Memory(&small);
+    let Some(memory) = Memory::mounted(&small, "40m") else {
+        return;
+    };
     let room = || {
         let host = rustix::fs::statvfs(&small).expect("the host");
         host.f_bavail * host.f_frsize

@@ -32,7 +32,7 @@ fn refused(error: Errno) -> String {
 }
 
 fn open(path: &Path) -> Result<File, Failure> {
-    crate::host::open(path).context(path.display())
+    crate::host_file::open(path).context(path.display())
 }
 
 fn failure(path: &Path, error: Errno) -> Failure {

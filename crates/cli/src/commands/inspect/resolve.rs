@@ -144,7 +144,7 @@ impl Rootid {
     pub fn run(self) -> Done {
         let path = &self.place.volume;
         if self.place.path == "/" && is_kernel_btrfs(path) {
-            let file = crate::host::open(path).context(path.display())?;
+            let file = crate::host_file::open(path).context(path.display())?;
             let found = kernel::subvolume_info(file.as_fd()).context(path.display())?;
             say!("{}", found.id);
             return Ok(());

@@ -243,7 +243,7 @@ impl Show {
     pub fn run(self) -> Done {
         if self.sync && Path::new(&self.volume).is_dir() {
             let name = Path::new(&self.volume).display();
-            let file = crate::host::open(self.volume.as_ref()).context(&name)?;
+            let file = crate::host_file::open(self.volume.as_ref()).context(&name)?;
             butterfs_kernel::sync(file.as_fd()).map_err(|error| said(&name, error))?;
         }
         let of = match self.around || self.own {

@@ -24,7 +24,7 @@ use std::path::Path;
 /// Shares ranges of `source`, or copies it as a whole.
 pub fn reflink(wanted: &How, source: &Path, to: &Path) -> Done {
     if !wanted.range.is_empty() {
-        let from = crate::host::open(source).context(source.display())?;
+        let from = crate::host_file::open(source).context(source.display())?;
         let target = File::options().read(true).write(true).open(to);
         let target = target.context(to.display())?;
         for range in &wanted.range {
@@ -118,7 +118,7 @@ fn whole(wanted: &How, source: &Path, to: &Path) -> Done {
 
 /// Makes a new file that shares all data of another; gives its size.
 fn clone_file(from: &Path, to: &Path) -> io::Result<u64> {
-    let source = crate::host::open(from)?;
+    let source = crate::host_file::open(from)?;
     let target = File::options()
         .read(true)
         .write(true)

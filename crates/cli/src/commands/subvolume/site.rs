@@ -102,7 +102,7 @@ impl fmt::Display for Site {
 
 /// Opens a directory below a mountpoint.
 pub fn open_directory(path: &Path) -> Result<File, Failure> {
-    let file = crate::host::open(path).context(path.display())?;
+    let file = crate::host_file::open(path).context(path.display())?;
     if file.metadata().context(path.display())?.is_dir() {
         return Ok(file);
     }
