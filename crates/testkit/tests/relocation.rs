@@ -730,7 +730,8 @@ fn a_fault_at_any_call_loses_nothing() {
 fn every_commit_of_a_balance_comes_to_an_end() {
     const FILES: u64 = 815;
     for round in 0..6 {
-        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(SIZE));
+        let memory = Arc::new(MemoryDevice::new(SIZE));
+        let device: Arc<dyn BlockDevice> = Arc::clone(&memory) as _;
         let made = MkfsOptions {
             node_size: 4096,
             metadata: Some(ProfileChoice::Single),
@@ -756,7 +757,13 @@ fn every_commit_of_a_balance_comes_to_an_end() {
             let (_, end) = done.unwrap_or_else(|error| panic!("{round}, {number}: {error}"));
             assert_eq!(end, End::Done);
         }
-        volume.close().unwrap();
-        own_check(device).unwrap();
+        let tree = LibraryTree(volume);
+        let expected = Manifest::of(&tree).unwrap();
+        tree.0.close().unwrap();
+        let dir = scratch_dir();
+        let image = dir.path().join("v.img");
+        memory.save(&image).unwrap();
+        judge_image(&image, "free space in many pieces");
+        judge_by_kernel(&image, &expected, "free space in many pieces");
     }
 }
