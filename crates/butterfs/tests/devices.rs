@@ -7,7 +7,7 @@ use butterfs::{
 };
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_device::fault::{Fault, When};
-use butterfs_device::{FaultDevice, Operation};
+use butterfs_device::{FaultDevice, FileDevice, Operation};
 use butterfs_testkit::content::content;
 use std::sync::Arc;
 
@@ -239,6 +239,39 @@ fn a_device_that_fails_in_the_middle_costs_nothing() {
 }
 
 /// A crash between the superblocks of two devices: no device is called stale.
+/// As a balance does that still moves data when its volume is closed.
+#[test]
+fn a_write_after_the_close_says_so_and_blames_no_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let devices: Vec<Arc<dyn BlockDevice>> = ["one", "two"]
+        .iter()
+        .map(|name| FileDevice::create(&folder.path().join(name), 300 * MIB))
+        .map(|device| Arc::new(device.unwrap()) as _)
+        .collect();
+    // Without a device, such a volume would go on with the other one.
+    let mkfs = MkfsOptions {
+        data: Some(ProfileChoice::Raid1),
+        metadata: Some(ProfileChoice::Raid1),
+        ..MkfsOptions::default()
+    };
+    make_on(&devices, &mkfs).unwrap();
+    let options = options(Access::ReadWrite, Degraded::Refused);
+    let volume = Volume::open_devices(devices, options).unwrap();
+    volume.write_file("/file", &[1; 100_000]).unwrap();
+    volume.sync().unwrap();
+    let file = volume
+        .files()
+        .inode(volume.resolve("/file").unwrap())
+        .unwrap();
+    let map = volume.files().extent_map(&file, 0..u64::MAX, 10).unwrap();
+    let place = map[0].logical.unwrap();
+    let store = Arc::clone(volume.files().store());
+    volume.close().unwrap();
+    let refused = store.space().write(place, &[2; 4096]).unwrap_err();
+    assert!(matches!(StoreError::from(refused), StoreError::Closed));
+    assert_eq!(store.space().losses(), 0);
+}
+
 #[test]
 fn one_commit_behind_is_a_crash() {
     let memory = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[200, 200]);
