@@ -518,6 +518,9 @@ fn open_store(
         if is_written && options.store.on_replacement == OnReplacement::Cancel {
             store.commit_cancelled_replacement()?;
         }
+        if is_written {
+            store.mend_tree_bytes()?;
+        }
         return Ok((store, tree));
     }
     if store.read().has_stripe_tree() {

@@ -153,6 +153,7 @@ codes! {
     RootBackrefMissing = "root-backref-missing", "A subvolume does not know its parent.";
     RootEntryMissing = "root-entry-missing", "A subvolume has no directory entry.";
     RootOrphanMissing = "root-orphan-missing", "A deleted subvolume is not marked for cleaning.";
+    RootBytes = "root-bytes", "A root item's count of bytes is not that of the tree's nodes. The kernel sizes its reserve of metadata space by it, and may find the volume full too early; the first mount for writing counts anew.";
     RootFlags = "root-flags", "A subvolume is marked read-only, but Linux takes it as writable: its root item does not say that its flags count. Set the property ro again.";
     RootUnreachable = "root-unreachable", "A subvolume has no parent.";
 
@@ -179,6 +180,7 @@ impl FaultCode {
             | Self::DeviceMissing
             | Self::SuperblockCopyStale
             | Self::InodeCache
+            | Self::RootBytes
             | Self::RootFlags
             | Self::UuidTopLevel => Severity::Warning,
             _ => Severity::Fault,

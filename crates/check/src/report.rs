@@ -159,6 +159,13 @@ impl Report {
         self.count(Severity::Fault) == 0
     }
 
+    /// True if there are no faults, and the numbers are right that only warnings
+    /// are about. A volume that ButterFS alone wrote is so.
+    #[must_use]
+    pub fn is_exact(&self) -> bool {
+        self.is_clean() && !self.has(FaultCode::RootBytes)
+    }
+
     /// True if a fault of this kind was found.
     #[must_use]
     pub fn has(&self, code: FaultCode) -> bool {

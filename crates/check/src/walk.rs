@@ -51,11 +51,12 @@ pub(crate) trait Visitor: Sync {
     fn gap(&self) -> Self::Summary;
 
     /// Offers the summary of a whole node, for the case that another tree shares
-    /// the node.
-    fn keep(&self, _node: NodeRef, _summary: &Self::Summary) {}
+    /// the node. `nodes` is the number of nodes that it sums up.
+    fn keep(&self, _node: NodeRef, _summary: &Self::Summary, _nodes: u64) {}
 
-    /// Returns the summary of a node, if [`Self::keep`] kept it.
-    fn kept(&self, _node: NodeRef) -> Option<Self::Summary> {
+    /// Returns the summary of a node and its number of nodes, if [`Self::keep`]
+    /// kept it.
+    fn kept(&self, _node: NodeRef) -> Option<(Self::Summary, u64)> {
         None
     }
 }
@@ -63,6 +64,8 @@ pub(crate) trait Visitor: Sync {
 /// The result of a walk.
 pub(crate) struct Outcome<S> {
     pub(crate) summary: S,
+    /// Nodes, each as often as the tree reaches it.
+    pub(crate) nodes: u64,
     /// False if a node could not be read.
     pub(crate) complete: bool,
 }
@@ -100,6 +103,10 @@ pub(crate) struct Tree {
     /// The key and the level at which the deletion of the tree continues. What
     /// lies before them is already deleted.
     pub(crate) dropped: Option<(Key, u8)>,
+    /// Bytes of all nodes according to the root item, and the item's key. `None`
+    /// for trees without a root item, and for those whose item does not follow
+    /// the nodes.
+    pub(crate) counted: Option<(u64, Key)>,
 }
 
 impl Tree {
@@ -111,6 +118,7 @@ impl Tree {
             by: By::Tree(id.get()),
             owner: Some(id),
             dropped: None,
+            counted: None,
         }
     }
 }
@@ -135,7 +143,23 @@ impl<'w> Walker<'w, '_> {
             on_path: tree.dropped.is_some(),
         };
         self.found(tree.root, tree.by);
-        self.node(tree, visitor, tree.root, hook)
+        let outcome = self.node(tree, visitor, tree.root, hook);
+        if outcome.complete && self.tally.is_some() {
+            self.compare_bytes(tree, outcome.nodes);
+        }
+        outcome
+    }
+
+    /// Compares the number of a tree's nodes with what its root item says.
+    fn compare_bytes(&self, tree: &Tree, nodes: u64) {
+        let found = nodes.saturating_mul(self.context.node_bytes());
+        if let Some((counted, key)) = tree.counted
+            && counted != found
+        {
+            let text = format!("it counts {counted} bytes of nodes; the tree has {found}");
+            let place = Place::item(TreeId::ROOT, key);
+            self.context.fault(FaultCode::RootBytes, place, text);
+        }
     }
 
     fn found(&self, node: NodeRef, by: By) {
@@ -154,6 +178,7 @@ impl<'w> Walker<'w, '_> {
     ) -> Outcome<V::Summary> {
         let gap = || Outcome {
             summary: visitor.gap(),
+            nodes: 0,
             complete: false,
         };
         let context = self.context;
@@ -199,8 +224,9 @@ impl<'w> Walker<'w, '_> {
         }
         if !is_first {
             return match visitor.kept(reference) {
-                Some(summary) => Outcome {
+                Some((summary, nodes)) => Outcome {
                     summary,
+                    nodes,
                     complete: true,
                 },
                 None => {
@@ -218,7 +244,7 @@ impl<'w> Walker<'w, '_> {
         self.header(tree, &node, hook, place);
         let outcome = self.content(tree, visitor, &node, hook);
         if outcome.complete {
-            visitor.keep(reference, &outcome.summary);
+            visitor.keep(reference, &outcome.summary, outcome.nodes);
         }
         outcome
     }
@@ -279,6 +305,7 @@ impl<'w> Walker<'w, '_> {
             };
             return Outcome {
                 summary: visitor.leaf(&leaf),
+                nodes: 1,
                 complete: true,
             };
         }
@@ -320,11 +347,15 @@ impl<'w> Walker<'w, '_> {
             .collect();
         let joined = parts.into_iter().reduce(|left, right| Outcome {
             summary: visitor.join(left.summary, right.summary),
+            nodes: left.nodes.saturating_add(right.nodes),
             complete: left.complete && right.complete,
         });
-        joined.unwrap_or_else(|| Outcome {
+        let mut whole = joined.unwrap_or_else(|| Outcome {
             summary: visitor.gap(),
+            nodes: 0,
             complete: true,
-        })
+        });
+        whole.nodes = whole.nodes.saturating_add(1);
+        whole
     }
 }

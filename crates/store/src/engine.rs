@@ -19,6 +19,7 @@ use crate::publication::Publication;
 use crate::quota::groups::Quotas;
 use crate::rescue::{OnFault, Rescue};
 use crate::space::block_group::BlockGroup;
+use crate::tree_bytes::Counted;
 use crate::trees::TreeState;
 use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::Chunk;
@@ -422,6 +423,7 @@ impl NodeSink for Engine {
     fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError> {
         inject::point()?;
         let new = self.new_node(tree, level, None)?;
+        self.count_node(tree, Counted::More);
         self.note_growth(tree, self.identity.node_size as u64);
         let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
         self.forest.dirty.insert(node);
@@ -444,6 +446,7 @@ impl NodeSink for Engine {
         if self.forest.dirty.remove(node.logical).is_none() {
             return Err(TreeError::Misuse("a node was dropped that is not writable"));
         }
+        self.count_node(tree, Counted::Less);
         self.drop_node_ref(node, Backref::Tree(tree));
         Ok(())
     }

@@ -68,6 +68,7 @@ mod store;
 mod subvolume;
 mod time;
 mod transaction;
+mod tree_bytes;
 mod trees;
 mod trim;
 mod tune;

@@ -40,6 +40,7 @@ pub mod space_fault;
 mod sprout;
 mod stripe_tree;
 pub mod superblocks;
+mod tree_bytes;
 mod verify;
 
 use members::Members;

@@ -30,7 +30,7 @@ use butterfs_format::superblock::{SuperFlags, Superblock};
 use butterfs_format::{
     ChecksumType, DeviceId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId, UuidBytes, object,
 };
-use butterfs_tree::{Cursor, Editor, Expected, Headers, Node, NodeSink, NodeSource};
+use butterfs_tree::{Cursor, Editor, Expected, Headers, Node, NodeSource};
 use butterfs_volume::{VolumeError, row_length};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -279,8 +279,7 @@ impl Store {
         // Large items leave some room unused.
         let new = 2 * bytes / room + 8;
         self.commit_with(FEW_NODES + new + new / 16 + old.len(), |engine| {
-            let root = engine.create(TreeId::CSUM, 0)?;
-            engine.set_root(TreeId::CSUM, root)?;
+            engine.restart_tree(TreeId::CSUM)?;
             let mut editor = Editor::new(engine, TreeId::CSUM);
             for (key, sums) in &items {
                 editor.insert(key, sums)?;

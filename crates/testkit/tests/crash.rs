@@ -56,7 +56,7 @@ fn check(device: &MemoryDevice) -> Result<(), String> {
     let shared: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
     let report = butterfs_check::check(vec![shared], &options, &NoProgress)
         .map_err(|error| error.to_string())?;
-    if report.is_clean() {
+    if report.is_exact() {
         return Ok(());
     }
     Err(format!("{:?}", report.faults))

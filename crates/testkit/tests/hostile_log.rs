@@ -39,7 +39,7 @@ fn check(device: &MemoryDevice) -> Result<(), String> {
     let shared: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
     let report = butterfs_check::check(vec![shared], &options, &NoProgress);
     let report = report.map_err(|error| error.to_string())?;
-    if report.is_clean() {
+    if report.is_exact() {
         return Ok(());
     }
     Err(format!("{:?}", report.faults))

@@ -191,7 +191,7 @@ fn assert_sound(image: &Path, context: &str) {
     };
     let report = butterfs_check::check(vec![Arc::new(device)], &options, &NoProgress);
     let report = report.expect("it can be checked");
-    assert!(report.is_clean(), "{context}: {:#?}", report.faults);
+    assert!(report.is_exact(), "{context}: {:#?}", report.faults);
 }
 
 /// As [`run_seed`], on a mount of the program.

@@ -100,7 +100,7 @@ fn own_check(device: Arc<dyn BlockDevice>) -> Result<(), String> {
         ..Options::default()
     };
     let report = check(vec![device], &options, &NoProgress).map_err(|e| e.to_string())?;
-    match report.is_clean() {
+    match report.is_exact() {
         true => Ok(()),
         false => Err(format!("{:#?}", report.faults)),
     }

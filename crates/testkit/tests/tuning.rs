@@ -104,7 +104,7 @@ impl Patient {
             ..Options::default()
         };
         let report = check(devices.clone(), &options, &NoProgress).unwrap();
-        assert!(report.is_clean(), "{context}: {:#?}", report.faults);
+        assert!(report.is_exact(), "{context}: {:#?}", report.faults);
     }
 
     /// Whatever its state, the change can be made, and nothing is lost.

@@ -72,7 +72,8 @@ impl Visitor for ReferenceScan<'_, '_> {
     fn gap(&self) {}
 
     /// The references of a node were noted when a walk first reached it.
-    fn kept(&self, _: butterfs_format::NodeRef) -> Option<()> {
-        Some(())
+    /// The trees that this walks and whose nodes are counted share none.
+    fn kept(&self, _: butterfs_format::NodeRef) -> Option<((), u64)> {
+        Some(((), 0))
     }
 }

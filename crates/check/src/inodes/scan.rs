@@ -37,7 +37,7 @@ pub(crate) struct FsScan<'s, 'a> {
     pub(crate) checksums: bool,
     /// Nodes with several references, whose summaries are kept.
     pub(crate) shared: &'s FxHashSet<u64>,
-    pub(crate) kept: Mutex<FxHashMap<u64, FsRun>>,
+    pub(crate) kept: Mutex<FxHashMap<u64, (FsRun, u64)>>,
     /// The tree that is walked now.
     pub(crate) tree: TreeId,
     /// Takes the names, if a tree is walked again because they do not agree.
@@ -254,17 +254,18 @@ impl Visitor for FsScan<'_, '_> {
         FsRun::gap()
     }
 
-    fn keep(&self, node: NodeRef, summary: &FsRun) {
+    fn keep(&self, node: NodeRef, summary: &FsRun, nodes: u64) {
         if self.shared.contains(&node.logical.get()) {
             self.taken
                 .add(summary.list_bytes().saturating_add(FsRun::KEPT_BYTES));
-            self.kept.lock().insert(node.logical.get(), summary.clone());
+            let kept = (summary.clone(), nodes);
+            self.kept.lock().insert(node.logical.get(), kept);
         }
     }
 
-    fn kept(&self, node: NodeRef) -> Option<FsRun> {
+    fn kept(&self, node: NodeRef) -> Option<(FsRun, u64)> {
         let kept = self.kept.lock().get(&node.logical.get()).cloned()?;
-        self.taken.add(kept.list_bytes());
+        self.taken.add(kept.0.list_bytes());
         Some(kept)
     }
 }

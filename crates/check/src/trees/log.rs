@@ -197,6 +197,7 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -
         by: By::Tree(TreeId::LOG.get()),
         owner: Some(TreeId::LOG),
         dropped: None,
+        counted: None,
     };
     let mut all = walker.walk(&log(root), &scan).summary;
     for (key, item) in std::mem::take(&mut all.items) {

@@ -59,6 +59,9 @@ impl Root {
             },
             owner: (!is_relocation).then_some(self.id),
             dropped: dropped.map(|key| (key, self.item.drop_level)),
+            // A tree that is being deleted keeps the number that it had.
+            counted: (!is_relocation && !self.is_dead())
+                .then_some((self.item.bytes_used, self.key)),
         }
     }
 }

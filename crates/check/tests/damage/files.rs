@@ -271,6 +271,12 @@ fn subvolumes() -> Vec<Damage> {
             let key = sub(i);
             i.update(ROOT, key, |data| data[216] = 0);
         }),
+        damage(C::RootBytes, |i| {
+            let (key, _) = i.find(ROOT, |key, _| {
+                key.item_type == ItemType::ROOT_ITEM && key.objectid == TreeId::EXTENT.get()
+            });
+            i.update(ROOT, key, |data| data[193] ^= 0x40);
+        }),
         damage(C::RootFlags, |i| {
             let key = sub(i);
             i.update(ROOT, key, |data| {

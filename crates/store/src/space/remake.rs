@@ -23,7 +23,7 @@ use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
 use butterfs_format::{ItemType, Key, NodeRef, TreeId};
-use butterfs_tree::{Editor, NodeSink, TreeError};
+use butterfs_tree::{Editor, TreeError};
 
 /// What the last commit's extent tree says about free space.
 #[derive(Default)]
@@ -69,10 +69,7 @@ impl Engine {
         let gathered = self.gather_free_space()?;
         self.reserve(self.nodes_to_remake(&gathered), Purpose::Shrink)?;
         match self.tree_state(TreeId::FREE_SPACE) {
-            Ok(_) => {
-                let root = self.create(TreeId::FREE_SPACE, 0)?;
-                self.set_root(TreeId::FREE_SPACE, root)?;
-            }
+            Ok(_) => self.restart_tree(TreeId::FREE_SPACE)?,
             Err(StoreError::Tree(TreeError::NoSuchTree(_))) => {
                 let item = RootItem {
                     refs: 1,

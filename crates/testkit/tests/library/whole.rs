@@ -240,7 +240,7 @@ fn assert_clean(device: &Arc<MemoryDevice>, context: &str) {
     };
     let device: Arc<dyn BlockDevice> = device.clone();
     let report = butterfs_check::check(vec![device], &options, &NoProgress).expect("a check");
-    assert!(report.is_clean(), "{context}: {:#?}", report.faults);
+    assert!(report.is_exact(), "{context}: {:#?}", report.faults);
 }
 
 /// What became of one attempt.

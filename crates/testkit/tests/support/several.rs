@@ -41,7 +41,7 @@ pub fn check(images: &[PathBuf], context: &str) {
     };
     let report =
         butterfs_check::check(devices.collect(), &options, &butterfs_check::NoProgress).unwrap();
-    assert!(report.is_clean(), "{context}: {:#?}", report.faults);
+    assert!(report.is_exact(), "{context}: {:#?}", report.faults);
 }
 
 /// btrfs check finds the other devices among the loop devices.

@@ -385,7 +385,7 @@ fn own_workloads_run_on_a_volume_by_the_library() {
         };
         let progress = butterfs_check::NoProgress;
         let report = butterfs_check::check(vec![Arc::new(device)], &options, &progress).unwrap();
-        assert!(report.is_clean(), "{name}: {:?}", report.faults);
+        assert!(report.is_exact(), "{name}: {:?}", report.faults);
         // Nothing went to the directory beside it.
         assert!(contents(ground.scratch.directory()).is_empty(), "{name}");
     }
