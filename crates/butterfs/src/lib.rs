@@ -194,8 +194,8 @@ pub use butterfs_fs::dir::{
     ListedEntry, NAME_MAX, Target, absent_subvolume, in_place_of_absent, is_absent_subvolume,
 };
 pub use butterfs_fs::file::{
-    CloneSpan, Deduped, Defragment, Defragmented, FallocateMode, FileSpace, Flusher, Recompress,
-    SeekTarget, Sharing,
+    CloneSpan, Deduped, Defragment, Defragmented, Doubts, FallocateMode, FileSpace, Flusher,
+    Recompress, SeekTarget, Sharing,
 };
 pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};

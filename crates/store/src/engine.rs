@@ -17,7 +17,7 @@ use crate::near;
 use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::groups::Quotas;
-use crate::rescue::{OnFault, Rescue};
+use crate::rescue::{NodesPassedOver, OnFault, Rescue};
 use crate::space::block_group::BlockGroup;
 use crate::tree_bytes::Counted;
 use crate::trees::TreeState;
@@ -43,6 +43,8 @@ pub struct Engine {
     pub(crate) identity: VolumeIdentity,
     /// Which damage is passed over.
     pub(crate) rescue: Rescue,
+    /// Nodes that were read though their checksum is wrong.
+    pub(crate) nodes_passed_over: NodesPassedOver,
     /// What new nodes carry in their headers.
     pub(crate) stamp: NodeStamp,
     /// Logical space: devices, chunks and their copies.

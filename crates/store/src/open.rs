@@ -12,7 +12,7 @@ use crate::forest::Forest;
 use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::groups::Quotas;
-use crate::rescue::{OnFault, Rescue};
+use crate::rescue::{NodesPassedOver, OnFault, Rescue};
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
@@ -418,6 +418,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         publication: Publication::new(superblock),
         identity,
         rescue: options.rescue,
+        nodes_passed_over: NodesPassedOver::default(),
         kept_trees: FxHashMap::default(),
         acknowledged: crate::acknowledged::Acknowledged::default(),
         quotas: None,

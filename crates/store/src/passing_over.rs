@@ -13,6 +13,13 @@ impl Engine {
         self.rescue
     }
 
+    /// How many nodes were read though their checksum is wrong. Everything that
+    /// came from them may be wrong: names, metadata, places of data.
+    #[must_use]
+    pub fn nodes_passed_over(&self) -> usize {
+        self.nodes_passed_over.len()
+    }
+
     /// Passes over damage of trees that reading files does not need.
     ///
     /// # Errors
@@ -46,7 +53,9 @@ impl Engine {
             .read_verified_as(self.forest.read_as, logical, &mut buffer, verify);
         match (read, seen) {
             (Ok(_), Ok(node)) => {
-                tracing::warn!(%logical, "a node with a wrong checksum is read");
+                if self.nodes_passed_over.add(logical) {
+                    tracing::warn!(%logical, "a node with a wrong checksum is read");
+                }
                 self.forest.cache.insert(Arc::clone(&node));
                 Ok(node)
             }

@@ -3,6 +3,10 @@
 //! Owns which damage is passed over. It is only for reading: nothing here makes
 //! anything good, and a volume that is opened so is never written.
 
+use butterfs_format::Logical;
+use parking_lot::Mutex;
+use rustc_hash::FxHashSet;
+
 /// What is done about damage of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFault {
@@ -42,5 +46,27 @@ impl Rescue {
     #[must_use]
     pub fn reads_unverified(self) -> bool {
         self.roots == OnFault::PassOver || self.data == OnFault::PassOver
+    }
+}
+
+/// The most nodes that are told apart; more are all new.
+const NODES_MAX: usize = 64 << 10;
+
+/// Nodes that were read though their checksum is wrong, each once.
+#[derive(Debug, Default)]
+pub(crate) struct NodesPassedOver(Mutex<FxHashSet<Logical>>);
+
+impl NodesPassedOver {
+    /// Adds a node; false if it was there.
+    pub(crate) fn add(&self, logical: Logical) -> bool {
+        let mut nodes = self.0.lock();
+        match nodes.len() < NODES_MAX {
+            true => nodes.insert(logical),
+            false => !nodes.contains(&logical),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().len()
     }
 }

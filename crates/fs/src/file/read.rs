@@ -1,8 +1,11 @@
 //! Reading file data.
 //!
-//! Owns the way from file offsets to verified bytes. Nobody ever gets bytes
-//! whose checksum does not match.
+//! Owns the way from file offsets to verified bytes. Nobody gets bytes whose
+//! checksum does not match, unless the volume was opened to read what is left
+//! of it (`rescue=`). Then the reader learns which bytes they are ([`Doubts`]),
+//! or the log does.
 
+use super::doubts::{Doubt, Doubts, PassedOver};
 use super::extents::{self, Body, COMPRESSED_MAX};
 use crate::Filesystem;
 use crate::error::FsError;
@@ -132,6 +135,24 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::Damaged`] when no good copy is left; reading.
     pub fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
+        let doubts = Doubts::default();
+        let count = self.read_doubtful(inode, offset, buffer, &doubts);
+        self.log_doubts(inode.id, &doubts);
+        count
+    }
+
+    /// As [`Filesystem::read`]. What was read though nobody vouches for it is
+    /// added to `doubts`, and is not logged.
+    ///
+    /// # Errors
+    /// As [`Filesystem::read`].
+    pub fn read_doubtful(
+        &self,
+        inode: &Inode,
+        offset: u64,
+        buffer: &mut [u8],
+        doubts: &Doubts,
+    ) -> Result<usize, FsError> {
         let mut state = inode.state.read_beside();
         if state.deleted {
             // The file is gone with its subvolume. Its space may belong to
@@ -151,7 +172,21 @@ impl Filesystem {
             }
         }
         let _addresses = self.store.hold_to_read();
-        self.read_locked(inode.id, &state, offset, buffer)
+        self.read_locked_doubtful(inode.id, &state, (offset, buffer), doubts)
+    }
+
+    /// One line for what a read passed over.
+    fn log_doubts(&self, id: InodeId, doubts: &Doubts) {
+        for (ranges, what) in [
+            (doubts.wrong(), "data with a wrong checksum are read"),
+            (doubts.unverified(), "data without a checksum are read"),
+        ] {
+            if let (Some(first), Some(last)) = (ranges.first(), ranges.last()) {
+                let path = self.path_for_message(id);
+                let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+                tracing::warn!(path, bytes, from = first.start, to = last.end, "{what}");
+            }
+        }
     }
 
     /// Reads what is all in memory, while some of it leaves the buffer; `None`
@@ -183,6 +218,19 @@ impl Filesystem {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize, FsError> {
+        let doubts = Doubts::default();
+        let count = self.read_locked_doubtful(id, state, (offset, buffer), &doubts);
+        self.log_doubts(id, &doubts);
+        count
+    }
+
+    fn read_locked_doubtful(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        (offset, buffer): (u64, &mut [u8]),
+        doubts: &Doubts,
+    ) -> Result<usize, FsError> {
         let left = state.item.size.saturating_sub(offset);
         let count = buffer
             .len()
@@ -212,8 +260,9 @@ impl Filesystem {
         if self.store.space().has_several() {
             bytes = 0;
         }
-        self.reading
-            .run(batches, bytes, |batch| self.read_batch(id, batch, sectors))?;
+        self.reading.run(batches, bytes, |batch| {
+            self.read_batch(id, batch, sectors, doubts)
+        })?;
         state.buffer.overlay(offset, buffer);
         Ok(count)
     }
@@ -287,13 +336,20 @@ impl Filesystem {
         Ok(pieces)
     }
 
-    fn read_batch(&self, id: InodeId, batch: Batch<'_>, sectors: Sectors) -> Result<(), FsError> {
+    fn read_batch(
+        &self,
+        id: InodeId,
+        batch: Batch<'_>,
+        sectors: Sectors,
+        doubts: &Doubts,
+    ) -> Result<(), FsError> {
         let Batch {
             piece,
             before,
             target,
         } = batch;
         let at = FileOffset(piece.range.start + before as u64);
+        let mut passed = PassedOver::default();
         match &piece.source {
             Source::Inline {
                 data,
@@ -321,11 +377,22 @@ impl Filesystem {
                         sums,
                         first: before / sectors.size as usize,
                     });
-                    self.read_sectors_at_once(id, at, logical, target, sums, sectors)?;
+                    let read = (logical, target);
+                    self.read_sectors_at_once(id, at, read, sums, sectors, &mut passed)?;
                 } else {
                     let mut whole = vec![0; *length as usize];
-                    self.read_sectors(id, at, *logical, &mut whole, sums.as_ref(), sectors)?;
+                    let (read, sums) = ((*logical, &mut whole[..]), sums.as_ref());
+                    self.read_sectors(id, at, read, sums, sectors, &mut passed)?;
                     copy_part(&whole, *skip, target);
+                }
+                // The sectors may begin before the piece and end behind it.
+                let in_file = |byte: u64| {
+                    let byte = at.get().saturating_add(byte);
+                    let byte = byte.saturating_sub(*skip as u64);
+                    byte.clamp(piece.range.start, piece.range.end)
+                };
+                for (doubt, part) in passed.0 {
+                    doubts.add(doubt, in_file(part.start)..in_file(part.end));
                 }
             }
             Source::Compressed {
@@ -340,14 +407,22 @@ impl Filesystem {
                     Some(whole) => whole,
                     None => {
                         let mut packed = vec![0; *length as usize];
-                        self.read_sectors(id, at, *logical, &mut packed, sums.as_ref(), sectors)?;
+                        let (read, sums) = ((*logical, &mut packed[..]), sums.as_ref());
+                        self.read_sectors(id, at, read, sums, sectors, &mut passed)?;
                         let whole = unpack(id, at, *algorithm, &packed, *ram_bytes, sectors)?;
                         let whole = Arc::new(whole);
-                        self.unpacked.insert(*logical, *length, Arc::clone(&whole));
+                        // Whoever reads doubtful bytes must learn that they are.
+                        if passed.0.is_empty() {
+                            self.unpacked.insert(*logical, *length, Arc::clone(&whole));
+                        }
                         whole
                     }
                 };
                 copy_part(&whole, *skip as usize, target);
+                // A wrong byte of the packed data may change all that follow.
+                for (doubt, _) in passed.0 {
+                    doubts.add(doubt, piece.range.clone());
+                }
             }
         }
         Ok(())
@@ -389,26 +464,30 @@ impl Filesystem {
         };
         let sectors = self.sectors();
         let mut packed = vec![0; place.disk_length as usize];
-        self.read_sectors(
-            inode.id,
-            at,
-            place.disk,
-            &mut packed,
-            sums.as_ref(),
-            sectors,
-        )?;
+        let mut passed = PassedOver::default();
+        let (read, sums) = ((place.disk, &mut packed[..]), sums.as_ref());
+        self.read_sectors(inode.id, at, read, sums, sectors, &mut passed)?;
+        if !passed.0.is_empty() {
+            let doubts = Doubts::default();
+            let end = at.get().saturating_add(place.length);
+            for (doubt, _) in passed.0 {
+                doubts.add(doubt, at.get()..end);
+            }
+            self.log_doubts(inode.id, &doubts);
+        }
         Ok(packed)
     }
 
-    /// Reads whole sectors, each verified.
+    /// Reads whole sectors, each verified. What is passed over is added to
+    /// `passed`, counted from the first byte of `target`.
     fn read_sectors(
         &self,
         id: InodeId,
         at: FileOffset,
-        logical: Logical,
-        target: &mut [u8],
+        (logical, target): (Logical, &mut [u8]),
         sums: Option<&SectorChecksums>,
         sectors: Sectors,
+        passed: &mut PassedOver,
     ) -> Result<(), FsError> {
         let batches = target.chunks_mut(sectors.batch).enumerate();
         for (number, target) in batches {
@@ -417,7 +496,13 @@ impl Filesystem {
             let logical = Logical(logical.get() + before as u64);
             let first = before / sectors.size as usize;
             let sums = sums.map(|sums| SumsFrom { sums, first });
-            self.read_sectors_at_once(id, at, logical, target, sums, sectors)?;
+            let mut of_batch = PassedOver::default();
+            self.read_sectors_at_once(id, at, (logical, target), sums, sectors, &mut of_batch)?;
+            let moved = of_batch.0.into_iter().map(|(doubt, part)| {
+                let before = before as u64;
+                (doubt, part.start + before..part.end + before)
+            });
+            passed.0.extend(moved);
         }
         Ok(())
     }
@@ -427,10 +512,10 @@ impl Filesystem {
         &self,
         id: InodeId,
         at: FileOffset,
-        logical: Logical,
-        target: &mut [u8],
+        (logical, target): (Logical, &mut [u8]),
         sums: Option<SumsFrom<'_>>,
         sectors: Sectors,
+        passed: &mut PassedOver,
     ) -> Result<(), FsError> {
         let damaged = |offset: u64, fault: InodeFault| {
             let fault = FsError::Damaged {
@@ -451,12 +536,16 @@ impl Filesystem {
         };
         let size = sectors.size as usize;
         let place = |sector: usize| Logical(logical.get() + (sector * size) as u64);
+        let part = |sector: usize| (sector * size) as u64..((sector + 1) * size) as u64;
         let rescue = self.store.read().rescue();
         for sector in 0..target.len() / size {
-            if sums.get(sector).is_none() && !rescue.reads_unverified() {
-                // Which copy is good cannot be told. No device is at fault.
-                let fault = InodeFault::NoChecksum(place(sector));
-                return Err(damaged((sector * size) as u64, fault));
+            if sums.get(sector).is_none() {
+                if !rescue.reads_unverified() {
+                    // Which copy is good cannot be told. No device is at fault.
+                    let fault = InodeFault::NoChecksum(place(sector));
+                    return Err(damaged((sector * size) as u64, fault));
+                }
+                passed.0.push((Doubt::NoChecksum, part(sector)));
             }
         }
         let space = self.store.space();
@@ -490,7 +579,7 @@ impl Filesystem {
             let result = space.read_verified(place(sector), bytes, verify);
             if let Err(error) = result {
                 if rescue.data == OnFault::PassOver && space.read(place(sector), bytes).is_ok() {
-                    tracing::warn!(logical = %place(sector), "data with a wrong checksum are read");
+                    passed.0.push((Doubt::WrongChecksum, part(sector)));
                     continue;
                 }
                 return Err(damaged((sector * size) as u64, unread(error, seen)));
