@@ -48,6 +48,14 @@ pub enum FsError {
          deletes it"
     )]
     HoldsSubvolume,
+    /// ENOSPC, as in the kernel: an extended attribute is larger than an item.
+    #[error(
+        "the attribute is too large: a volume with nodes of this size holds {most} bytes of its name and value, less what others with the same hash have"
+    )]
+    AttributeTooLarge {
+        /// Bytes of name and value that an attribute may have.
+        most: usize,
+    },
     /// EXDEV
     #[error("the two lie in different subvolumes; copy instead")]
     CrossesSubvolumes,
@@ -140,6 +148,27 @@ impl FsError {
         }
     }
 
+    /// True if the volume refuses, and not this one file: the next operation of
+    /// the kind would fail, too. A damaged item or sector is no such error.
+    #[must_use]
+    pub const fn is_of_volume(&self) -> bool {
+        match self {
+            Self::QuotaExceeded | Self::NotFlushed { .. } => true,
+            Self::Store(error) => matches!(
+                error,
+                StoreError::NoSpace
+                    | StoreError::ReadOnly
+                    | StoreError::LogWaits
+                    | StoreError::Closed
+                    | StoreError::ChangedAtClose
+                    | StoreError::Poisoned(_)
+                    | StoreError::ShutDown
+                    | StoreError::Internal(_)
+            ),
+            _ => false,
+        }
+    }
+
     /// Its errno on Linux.
     #[must_use]
     pub fn errno(&self) -> i32 {
@@ -158,6 +187,7 @@ impl FsError {
             Self::CrossesSubvolumes => 18,
             Self::NotPermitted(_) => 1,
             Self::AccessDenied => 13,
+            Self::AttributeTooLarge { .. } => 28,
             Self::TooBig => 27,
             Self::NoAttribute => 61,
             Self::DoesNotFit => 34,

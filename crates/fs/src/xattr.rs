@@ -13,7 +13,7 @@ use butterfs_format::compression::Algorithm;
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, ItemType, Key};
-use butterfs_store::{Engine, Purpose, StoreError, now};
+use butterfs_store::{Engine, Purpose, now};
 use butterfs_tree::{Cursor, Edit, ItemChange, Node, change_items, find, see_item};
 
 /// Access ACL.
@@ -105,8 +105,11 @@ pub(crate) fn check_room(
 
 /// Errors unless an item may have this many bytes.
 fn check_size(engine: &Engine, bytes: usize) -> Result<(), FsError> {
-    if bytes > Node::item_data_max(engine.node_size()) {
-        return Err(FsError::Store(StoreError::NoSpace));
+    let most = Node::item_data_max(engine.node_size());
+    if bytes > most {
+        return Err(FsError::AttributeTooLarge {
+            most: most - DirEntry::HEADER,
+        });
     }
     Ok(())
 }
@@ -171,7 +174,7 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::Exists`], [`FsError::NoAttribute`],
     /// [`FsError::NotSupported`] for unknown namespaces, [`FsError::Invalid`]
-    /// values, no space (also when it does not fit a tree node).
+    /// values, [`FsError::AttributeTooLarge`], no space.
     pub fn set_xattr(
         &self,
         inode: &Inode,
