@@ -127,6 +127,7 @@ codes! {
     InodeInvalid = "inode-invalid", "An inode's attributes are impossible.";
     InodeMissing = "inode-missing", "Items belong to an inode that does not exist.";
     InodeLinks = "inode-links", "An inode's link count is not the number of its names.";
+    InodeLinksMax = "inode-links-max", "A file has more than 65,535 names, which no driver gives it: it can be read, but a send stream of it cannot be received.";
     InodeBytes = "inode-bytes", "An inode's count of bytes is not that of its extents.";
     InodeSize = "inode-size", "An inode's size does not fit its content.";
     InodeKind = "inode-kind", "An inode has items that its type cannot have.";
@@ -181,6 +182,7 @@ impl FaultCode {
             | Self::SuperblockCopyStale
             | Self::InodeCache
             | Self::RootBytes
+            | Self::InodeLinksMax
             | Self::RootFlags
             | Self::UuidTopLevel => Severity::Warning,
             _ => Severity::Fault,

@@ -26,8 +26,8 @@ use butterfs_tree::{Edit, ItemChange, change_items};
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
-/// Greatest number of links to one inode.
-pub const LINKS_MAX: u32 = 65_535;
+pub use butterfs_format::item::inode::LINKS_MAX;
+
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_MAX: usize = 4095;
 

@@ -70,6 +70,19 @@ pub enum BuildError {
         /// The attribute's name.
         name: String,
     },
+    /// A file has more names than a file can have.
+    #[error(
+        "{path}: this file has {names} names, and a file of a Btrfs volume has {most} at most; \
+         make several files of it"
+    )]
+    TooManyLinks {
+        /// The first of its names.
+        path: String,
+        /// How many there are.
+        names: usize,
+        /// How many there may be.
+        most: u32,
+    },
     /// The image would be larger than the wanted size.
     #[error("the files need an image of {needed} bytes, and {wanted} were asked for")]
     TooSmall {

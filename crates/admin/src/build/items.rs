@@ -13,7 +13,7 @@ use butterfs_format::checksum::{extref_hash, name_hash};
 use butterfs_format::item::dir::{DirEntry, FileType};
 use butterfs_format::item::extent_ref::ExtentRef;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
-use butterfs_format::item::inode::{ExtrefEntry, InodeItem, RefEntry, Timespec};
+use butterfs_format::item::inode::{ExtrefEntry, InodeItem, LINKS_MAX, RefEntry, Timespec};
 use butterfs_format::{FileOffset, Generation, InodeNumber, ItemType, Key, TreeId};
 use std::collections::BTreeMap;
 
@@ -66,7 +66,7 @@ impl ItemMaker<'_> {
         let node = files.node(inode.node);
         let number = inode.number;
         let mut item = self.blank(node);
-        item.nlink = u32::try_from(inode.names.len()).unwrap_or(u32::MAX);
+        item.nlink = links(inode)?;
         let object = number.get();
         match &node.body {
             Body::Directory(_) => {
@@ -318,6 +318,21 @@ impl ItemMaker<'_> {
         }));
         Ok(())
     }
+}
+
+/// The number of an inode's names. With more than LINKS_MAX neither a link nor
+/// a stream of the kernel's could be received.
+fn links(inode: &NumberedInode) -> Result<u32, BuildError> {
+    let links = u32::try_from(inode.names.len()).ok();
+    links
+        .filter(|links| *links <= LINKS_MAX)
+        .ok_or_else(|| BuildError::TooManyLinks {
+            path: inode.names.first().map_or_else(String::new, |name| {
+                String::from_utf8_lossy(&name.name).into_owned()
+            }),
+            names: inode.names.len(),
+            most: LINKS_MAX,
+        })
 }
 
 const fn kind_of(body: &Body) -> FileType {

@@ -8,7 +8,7 @@
 use crate::budget::bytes_of;
 use crate::code::FaultCode;
 use crate::report::{Collector, Place};
-use butterfs_format::item::inode::{InodeFlags, InodeItem};
+use butterfs_format::item::inode::{InodeFlags, InodeItem, LINKS_MAX};
 use butterfs_format::{InodeNumber, ItemType, Key, TreeId};
 
 /// The first number after those of files. It and all greater ones are reserved.
@@ -329,6 +329,10 @@ impl FsRun {
                 facts.nlink, run.names
             );
             rules.fault(FaultCode::InodeLinks, key, text);
+        }
+        if facts.nlink > LINKS_MAX {
+            let text = format!("it has {} links; {LINKS_MAX} is the most", facts.nlink);
+            rules.fault(FaultCode::InodeLinksMax, key, text);
         }
         if let Some(kind) = entry_kind(facts.mode)
             && !is_root

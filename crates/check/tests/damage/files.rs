@@ -81,6 +81,10 @@ fn inodes() -> Vec<Damage> {
             let key = inode(i, "tiny");
             i.update(FS, key, |data| data[40] += 1);
         }),
+        damage(C::InodeLinksMax, |i| {
+            let key = inode(i, "tiny");
+            i.update(FS, key, |data| data[42] += 1);
+        }),
         damage(C::InodeBytes, |i| {
             let key = inode(i, "changed");
             i.bump(FS, key, 24, 4096);

@@ -4,6 +4,10 @@ use super::{expect_end, name};
 use crate::bytes::{Reader, Writer};
 use crate::{Generation, InodeNumber, ParseError, bit_flags};
 
+/// The most names of an inode. Items could count more, but no file system driver
+/// gives a file more, and none receives a stream of such a file.
+pub const LINKS_MAX: u32 = 65_535;
+
 /// A time: seconds since 1970 and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timespec {
