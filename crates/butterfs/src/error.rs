@@ -108,6 +108,17 @@ impl Error {
         }
     }
 
+    /// True if the volume refuses, and not one file of it: the next operation of
+    /// the kind would fail, too.
+    #[must_use]
+    pub fn is_of_volume(&self) -> bool {
+        match self {
+            Self::At { error, .. } | Self::Fs(error) => error.is_of_volume(),
+            Self::Store(error) => FsError::from(error.clone()).is_of_volume(),
+            _ => true,
+        }
+    }
+
     /// The kind that `std::io` gives to the errno of a system call which fails
     /// for the same reason.
     #[must_use]
