@@ -8,14 +8,17 @@
 
 mod acl;
 mod pax;
+mod sparse;
 mod start;
 
 pub use acl::record as acl_record;
 use butterfs_format::item::NAME_MAX;
 use butterfs_format::item::inode::Timespec;
 use pax::{BadRecords, Record, Seeing};
+use sparse::Sparse;
 pub use start::open;
 use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
 use tar::{Archive, EntryType};
 
 /// The unit in which archives are written.
@@ -57,8 +60,12 @@ pub struct Member {
     pub gid: u32,
     /// Last change of content.
     pub mtime: Timespec,
-    /// Bytes of content.
+    /// Bytes of the file.
     pub size: u64,
+    /// Where the content lies in a sparse file, whose other bytes are zeros. The
+    /// content is these pieces one behind the other. `None` if it is the whole
+    /// file.
+    pub pieces: Option<Vec<Range<u64>>>,
     /// Extended attributes.
     pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
 }
@@ -77,7 +84,7 @@ pub enum ArchiveError {
     #[error("the archive is compressed with {0}; decompress it first, as in `{0} -dc FILE |`")]
     Compression(&'static str),
     /// A path leads out of the archive.
-    #[error("the archive has the path {0}, which leads out of it; nothing of it is taken")]
+    #[error("the archive has the path {0}, which leads out of it; it is not taken")]
     Path(String),
     /// A member has a type that is not supported.
     #[error("{path}: a member of type {kind} is not supported")]
@@ -124,14 +131,19 @@ pub fn decompressed<'r>(input: impl Read + 'r) -> Result<Box<dyn Read + 'r>, Arc
     Ok(Box::new(input))
 }
 
-/// Calls `visit` with each member of an archive and its content.
+/// A member, or why it cannot be taken.
+pub type Found = Result<Member, ArchiveError>;
+
+/// Calls `visit` with each member of an archive and its content. A member that
+/// cannot be understood is an error there; the members behind it can be read all
+/// the same.
 ///
 /// # Errors
 /// An [`ArchiveError`] if the archive cannot be read, and any error that `visit`
 /// returns.
 pub fn read<E: From<ArchiveError>>(
     input: impl Read,
-    visit: &mut dyn FnMut(Member, &mut dyn Read) -> Result<(), E>,
+    visit: &mut dyn FnMut(Found, &mut dyn Read) -> Result<(), E>,
 ) -> Result<(), E> {
     let Some(input) = start::begun(input)? else {
         return Ok(());
@@ -142,19 +154,48 @@ pub fn read<E: From<ArchiveError>>(
     for entry in entries {
         let mut entry = entry.map_err(ArchiveError::from)?;
         let records = seen.borrow_mut().take_records();
-        if let Some(member) = member(&entry, records)? {
-            visit(member, &mut entry)?;
+        match member(&entry, records) {
+            Ok(Some((member, None))) => visit(Ok(member), &mut entry)?,
+            Ok(Some((member, Some(sparse)))) => {
+                let member = with_pieces(member, sparse, &mut entry)?;
+                visit(member, &mut entry)?;
+            }
+            Ok(None) => {}
+            Err(error) => visit(Err(error), &mut io::empty())?,
         }
     }
     Ok(())
 }
 
-/// Returns the member that an entry describes; `None` if the entry is a header
-/// for other entries.
+/// A sparse member, with its pieces.
+///
+/// # Errors
+/// The archive cannot be read.
+fn with_pieces(
+    mut member: Member,
+    sparse: Sparse,
+    content: &mut tar::Entry<'_, impl Read>,
+) -> Result<Found, ArchiveError> {
+    let bytes = content.size();
+    member.size = sparse.size;
+    Ok(match sparse.pieces(content, bytes)? {
+        Ok(pieces) => {
+            member.pieces = Some(pieces);
+            Ok(member)
+        }
+        Err(field) => Err(ArchiveError::Field {
+            path: text_of(&member.path.join(&b'/')),
+            field,
+        }),
+    })
+}
+
+/// Returns the member that an entry describes, and how it is sparse; `None` if
+/// the entry is a header for other entries.
 fn member<R: Read>(
     entry: &tar::Entry<'_, R>,
     records: Result<Vec<Record>, BadRecords>,
-) -> Result<Option<Member>, ArchiveError> {
+) -> Result<Option<(Member, Option<Sparse>)>, ArchiveError> {
     let kind = entry.header().entry_type();
     if matches!(kind, EntryType::XGlobalHeader | EntryType::XHeader) {
         return Ok(None);
@@ -175,6 +216,14 @@ fn member<R: Read>(
         found.map(|(_, value)| value.clone())
     };
     let raw_path = record(b"path").unwrap_or_else(|| entry.path_bytes().into_owned());
+    let sparse = match kind {
+        EntryType::Regular | EntryType::Continuous => sparse::of_records(&records),
+        _ => Ok(None),
+    };
+    let sparse = sparse.map_err(|field| bad(&raw_path, field))?;
+    // The path of such a header is not the file's.
+    let name = sparse.as_ref().and_then(|sparse| sparse.name.clone());
+    let raw_path = name.unwrap_or(raw_path);
     let of_header = || entry.link_name_bytes().map(std::borrow::Cow::into_owned);
     let link = record(b"linkpath").or_else(of_header);
     let text = text_of(&raw_path);
@@ -240,12 +289,13 @@ fn member<R: Read>(
             nanoseconds: 0,
         },
         size: entry.size(),
+        pieces: None,
         attributes: Vec::new(),
     };
     for record in &records {
         add_record(record, &mut member).map_err(|field| bad(&raw_path, field))?;
     }
-    Ok(Some(member))
+    Ok(Some((member, sparse)))
 }
 
 /// Changes a member by a pax record.
@@ -271,8 +321,6 @@ fn add_record((key, value): &Record, member: &mut Member) -> Result<(), &'static
             };
             member.attributes.extend(list.filter(is_new));
         }
-        // The content would be a map of the file and its pieces.
-        key if key.starts_with(b"GNU.sparse.") => return Err("form (a sparse file of pax)"),
         key => {
             if let Some(name) = key.strip_prefix(ATTRIBUTE) {
                 let name = decoded(name);

@@ -227,9 +227,9 @@ impl FilesBar {
 }
 
 impl FilesBar {
-    /// Prints something beside the bar.
-    pub fn suspend(&self, print: impl FnOnce()) {
-        self.bar.suspend(print);
+    /// The line itself, for whoever prints beside it.
+    pub fn line(&self) -> ProgressBar {
+        self.bar.clone()
     }
 }
 

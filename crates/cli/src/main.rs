@@ -35,6 +35,7 @@ mod host;
 mod host_file;
 mod interrupt;
 mod kernel_volume;
+mod left_out;
 mod log;
 mod meter;
 mod output;

@@ -5,7 +5,8 @@ mod support;
 
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use support::{BINARY, Bench, said};
@@ -827,4 +828,179 @@ fn members_that_no_volume_can_have_are_refused() {
             added.expect("a member");
         });
     }
+}
+
+/// Sparse members, as GNU tar and bsdtar write them.
+#[test]
+fn sparse_members_of_archives() {
+    let bench = Bench::new();
+    fs::create_dir(bench.path("holes")).expect("a directory");
+    let size = 700 << 20;
+    let pieces = [
+        (0, 5000),
+        (200 << 20, 70_000),
+        (400 << 20, 4096),
+        (size - 3, 3),
+    ];
+    let file = fs::File::create(bench.path("holes/sparse")).expect("a file");
+    for (at, length) in pieces {
+        file.write_all_at(&noise(length), at).expect("written");
+    }
+    let file = fs::File::create(bench.path("holes/empty")).expect("a file");
+    file.set_len(90 << 20).expect("a size");
+    fs::write(bench.path("holes/text"), "beside\n").expect("a file");
+    let whole = |top: &str| {
+        let file = fs::File::open(bench.path(top).join("sparse")).expect("a file");
+        let meta = file.metadata().expect("metadata");
+        assert_eq!(meta.len(), size, "{top}");
+        assert!(
+            meta.blocks() * 512 < 8 << 20,
+            "{top}: {} blocks",
+            meta.blocks()
+        );
+        for (at, length) in pieces {
+            let mut found = vec![0; length];
+            file.read_exact_at(&mut found, at).expect("it is there");
+            assert!(found == noise(length), "{top}: at {at}");
+        }
+        let mut zeros = vec![1; 1 << 20];
+        file.read_exact_at(&mut zeros, 300 << 20).expect("a hole");
+        assert!(zeros.iter().all(|byte| *byte == 0), "{top}");
+        let empty = fs::metadata(bench.path(top).join("empty")).expect("a file");
+        assert_eq!(empty.len(), 90 << 20, "{top}");
+        let text = fs::read_to_string(bench.path(top).join("text"));
+        assert_eq!(text.expect("a file"), "beside\n");
+    };
+    whole("holes");
+    let pax = |form| {
+        [
+            "tar",
+            "-S",
+            "--format=posix",
+            "--sparse-version",
+            form,
+            "-cf",
+        ]
+    };
+    let archives: [(&str, &[&str]); 6] = [
+        ("old", &["tar", "-S", "--format=gnu", "-cf"]),
+        ("p00", &pax("0.0")),
+        ("p01", &pax("0.1")),
+        ("p10", &pax("1.0")),
+        ("xattrs", &["tar", "-S", "--xattrs", "-cf"]),
+        ("bsd", &["bsdtar", "--format", "pax", "-cf"]),
+    ];
+    for (name, words) in archives {
+        let archive = format!("{name}.tar");
+        let (program, words) = (words[0], &words[1..]);
+        let words = [words, &[&archive, "holes"]].concat();
+        run(program, &words, &bench.path(""));
+        let image = format!("{name}.img");
+        built(&bench, &["-q", "-o", &image, "--from", &archive]);
+        let bytes = fs::metadata(bench.path(&image)).expect("an image").len();
+        assert!(bytes < 60 << 20, "{name}: {bytes}");
+        bench.run(&["check", "--check-data-csum", &image]);
+        // The old form says where its holes are in a way of its own.
+        let into = if name == "old" { &image } else { "volume" };
+        if into == "volume" {
+            bench.run(&["tar", "extract", "-f", &archive, "volume:/"]);
+        }
+        for (from, to) in [(into, "extracted"), (&image, "built")] {
+            bench.run(&["copy", "-q", &format!("{from}:/holes"), to]);
+            whole(to);
+            fs::remove_dir_all(bench.path(to)).expect("removed");
+        }
+        bench.run(&["rm", "-rf", "volume:/holes"]);
+        fs::remove_file(bench.path(&archive)).expect("removed");
+        fs::remove_file(bench.path(&image)).expect("removed");
+    }
+    bench.run(&["check", "volume"]);
+}
+
+/// A file has at most 65,535 names, as in the kernel.
+#[test]
+fn a_file_with_too_many_names() {
+    let bench = Bench::new();
+    let file = fs::File::create(bench.path("links.tar")).expect("a file");
+    let mut archive = tar::Builder::new(std::io::BufWriter::new(file));
+    let mut header = tar::Header::new_gnu();
+    (header.set_mode(0o644), header.set_uid(0), header.set_gid(0));
+    (header.set_size(0), header.set_mtime(0));
+    let added = archive.append_data(&mut header, "first", std::io::empty());
+    added.expect("a member");
+    header.set_entry_type(tar::EntryType::Link);
+    for number in 0..65_535 {
+        let added = archive.append_link(&mut header, format!("l{number:05}"), "first");
+        added.expect("a member");
+    }
+    archive.into_inner().expect("an archive");
+    let words = [
+        "-q",
+        "-m",
+        "single",
+        "-o",
+        "links.img",
+        "--from",
+        "links.tar",
+    ];
+    let refused = build(&bench, &words);
+    assert!(!refused.status.success());
+    let told = said(&refused);
+    assert!(
+        told.contains("65536 names") && told.contains("65535 at most"),
+        "{told}"
+    );
+    assert!(!bench.path("links.img").exists());
+    let most = build(&bench, &[&words[..], &["--keep-going"]].concat());
+    let told = said(&most);
+    assert_eq!(most.status.code(), Some(1), "{told}");
+    assert!(told.contains("left out: /l65534: "), "{told}");
+    assert!(
+        told.contains("1 files or directories are left out; all else"),
+        "{told}"
+    );
+    let checked = bench.run(&["check", "links.img"]);
+    assert!(!checked.contains("inode-links-max"), "{checked}");
+}
+
+/// With --keep-going, what cannot be read is named, and the image has all else.
+#[test]
+fn what_cannot_be_read_is_left_out_of_an_image() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("tree/closed")).expect("a directory");
+    fs::write(bench.path("tree/closed/inner"), "inner\n").expect("a file");
+    for name in ["a", "secret", "z"] {
+        fs::write(bench.path("tree").join(name), noise(5000)).expect("a file");
+    }
+    for (name, mode) in [("", 0o777), ("tree/secret", 0), ("tree/closed", 0)] {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(bench.path(name), mode).expect("a mode");
+    }
+    let as_user = |words: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.arg("build").args(words).current_dir(bench.path(""));
+        if support::is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command.output().expect("it starts")
+    };
+    let words = ["-q", "-o", "part.img", "--from", "tree"];
+    let refused = as_user(&words);
+    assert!(!refused.status.success());
+    assert!(!bench.path("part.img").exists());
+    let most = as_user(&[&words[..], &["--keep-going"]].concat());
+    let told = said(&most);
+    assert_eq!(most.status.code(), Some(1), "{told}");
+    for name in ["secret", "closed"] {
+        let named = format!("left out: tree/{name}: Permission denied");
+        assert!(told.contains(&named), "{told}");
+    }
+    assert!(
+        told.contains("2 files or directories are left out; all else is in the image"),
+        "{told}"
+    );
+    check(&bench, "part.img");
+    assert_eq!(bench.run(&["ls", "part.img:/"]), "a\nclosed\nz\n");
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(bench.path("tree/closed"), mode).expect("a mode");
 }

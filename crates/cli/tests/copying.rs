@@ -139,7 +139,7 @@ fn what_comes_out_is_what_went_in() {
 }
 
 #[test]
-fn a_file_that_cannot_be_made_ends_it() {
+fn a_file_that_cannot_be_made_is_left_out() {
     let bench = Bench::new();
     grow(&bench.path("tree"));
     bench.run(&["copy", "-q", "tree", "volume:/"]);
@@ -147,16 +147,270 @@ fn a_file_that_cannot_be_made_ends_it() {
     fs::create_dir_all(bench.path("back/tree/many/f0/x")).expect("a directory");
     let output = bench.try_run(&["copy", "-q", "volume:/tree", "back"]);
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains("many/f0"), "{}", said(&output));
-    assert!(said(&output).contains("each whole"), "{}", said(&output));
-    // What is there is whole.
+    assert!(
+        said(&output).contains("left out: back/tree/many/f0: "),
+        "{}",
+        said(&output)
+    );
+    assert!(
+        said(&output).contains("1 files or directories are left out; all else is copied"),
+        "{}",
+        said(&output)
+    );
+    // Everything else is there, whole.
     let (before, after) = (look(&bench.path("tree")), look(&bench.path("back/tree")));
+    for path in before.keys() {
+        assert!(after.contains_key(path), "{}", path.display());
+    }
     for (path, (facts, content)) in &after {
         let is_file = facts[0] as u32 & libc::S_IFMT == libc::S_IFREG;
         if is_file && !path.starts_with("many/f0") {
             assert!(before[path].1 == *content, "{}", path.display());
         }
     }
+}
+
+/// An archive with members that few hosts can hold: device nodes, a path of more
+/// than 4,095 bytes, and between them files.
+fn odd_archive(path: &Path) {
+    let mut archive = tar::Builder::new(File::create(path).expect("a file"));
+    let mut add = |kind: tar::EntryType, name: &str, content: &[u8]| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_size(content.len() as u64);
+        header.set_device_major(1).expect("a number");
+        header.set_device_minor(3).expect("a number");
+        archive.append_data(&mut header, name, content).expect(name);
+    };
+    add(tar::EntryType::Regular, "odd/a", b"first\n");
+    add(tar::EntryType::Char, "odd/dev/null", b"");
+    let deep = ["d".repeat(250).as_str(); 18].join("/");
+    add(
+        tar::EntryType::Regular,
+        &format!("odd/{deep}/file"),
+        b"deep\n",
+    );
+    add(tar::EntryType::Block, "odd/dev/sda", b"");
+    add(tar::EntryType::Regular, "odd/dev/text", b"beside\n");
+    add(tar::EntryType::Regular, "odd/z", b"last\n");
+    archive.finish().expect("an archive");
+}
+
+/// Runs a command as somebody who is not root.
+fn as_user(bench: &Bench, words: &[&str]) -> std::process::Output {
+    let mut command = Command::new(BINARY);
+    command.current_dir(bench.path("")).args(words);
+    if is_root() {
+        command.uid(65534).gid(65534);
+    }
+    command.output().expect("it runs")
+}
+
+/// Lets everybody write to what a test uses.
+fn open_to_all(bench: &Bench, names: &[&str]) {
+    for name in names {
+        let mode = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(bench.path(name), mode).expect("a mode");
+    }
+}
+
+/// What the host refuses for one file stops nothing else, in both directions. A
+/// volume takes device nodes from anybody: it is a file.
+#[test]
+fn what_the_host_cannot_hold_is_named_and_left_out() {
+    let bench = Bench::new();
+    odd_archive(&bench.path("odd.tar"));
+    fs::create_dir(bench.path("out")).expect("a directory");
+    open_to_all(&bench, &["", "volume", "out"]);
+    let extracted = as_user(&bench, &["tar", "extract", "-f", "odd.tar", "volume:/"]);
+    assert!(extracted.status.success(), "{}", said(&extracted));
+    let copied = as_user(&bench, &["copy", "-q", "volume:/odd", "out"]);
+    let told = said(&copied);
+    assert_eq!(copied.status.code(), Some(1), "{told}");
+    for name in ["dev/null", "dev/sda"] {
+        let named = format!("left out: out/odd/{name}: Operation not permitted");
+        assert!(told.contains(&named), "{told}");
+    }
+    assert!(told.contains("dddd: File name too long"), "{told}");
+    assert!(
+        told.contains("3 files or directories are left out; all else is copied"),
+        "{told}"
+    );
+    for (name, text) in [("a", "first\n"), ("dev/text", "beside\n"), ("z", "last\n")] {
+        let found = fs::read_to_string(bench.path("out/odd").join(name));
+        assert_eq!(found.expect(name), text);
+    }
+    // The other way round: a tree of the host whose paths are too long.
+    fs::create_dir(bench.path("deep")).expect("a directory");
+    fs::write(bench.path("deep/a"), "a\n").expect("a file");
+    let mut at = std::os::fd::OwnedFd::from(File::open(bench.path("deep")).expect("it opens"));
+    for _ in 0..18 {
+        let (name, mode) = ("e".repeat(250), rustix::fs::Mode::from_raw_mode(0o755));
+        rustix::fs::mkdirat(&at, &name, mode).expect("a directory");
+        let flags = rustix::fs::OFlags::DIRECTORY;
+        at = rustix::fs::openat(&at, &name, flags, mode).expect("it opens");
+    }
+    fs::write(bench.path("deep/z"), "z\n").expect("a file");
+    let copied = bench.try_run(&["copy", "-q", "deep", "volume:/"]);
+    let told = said(&copied);
+    assert_eq!(copied.status.code(), Some(1), "{told}");
+    assert!(told.contains("eeee: File name too long"), "{told}");
+    assert_eq!(bench.run(&["cat", "volume:/deep/z"]), "z\n");
+    assert_eq!(bench.run(&["cat", "volume:/deep/a"]), "a\n");
+    // A missing source, too.
+    let copied = bench.try_run(&["copy", "-q", "nothing", "deep/a", "volume:/"]);
+    let told = said(&copied);
+    assert_eq!(copied.status.code(), Some(1), "{told}");
+    assert!(told.contains("left out: nothing: No such file"), "{told}");
+    assert_eq!(bench.run(&["cat", "volume:/a"]), "a\n");
+    bench.check();
+}
+
+/// The other names of a file whose first name cannot be copied are copied.
+#[test]
+fn the_second_name_of_a_file_has_its_content() {
+    let bench = Bench::new();
+    for name in ["one/dir", "two"] {
+        fs::create_dir_all(bench.path("tree").join(name)).expect("a directory");
+    }
+    for number in 0..20 {
+        let first = bench.path("tree/one/dir").join(format!("f{number}"));
+        fs::write(&first, noise(9000, number + 1)).expect("a file");
+        fs::hard_link(&first, bench.path("tree/two").join(format!("g{number}"))).expect("a link");
+        let third = bench.path("tree/two").join(format!("h{number}"));
+        fs::hard_link(&first, third).expect("a link");
+    }
+    // In the volume, directories are in the way of some names.
+    for number in [3, 4, 5] {
+        let way = format!("volume:/tree/one/dir/f{number}/x");
+        bench.run(&["mkdir", "-p", &way]);
+        let way = format!("volume:/tree/two/h{number}/x");
+        bench.run(&["mkdir", "-p", &way]);
+    }
+    let copied = bench.try_run(&["copy", "-q", "tree", "volume:/"]);
+    let told = said(&copied);
+    assert_eq!(copied.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("6 files or directories are left out"),
+        "{told}"
+    );
+    bench.run(&["copy", "-q", "volume:/tree/two", "back"]);
+    for number in 0..20 {
+        let found = fs::read(bench.path("back").join(format!("g{number}"))).expect("a file");
+        assert!(found == noise(9000, number + 1), "g{number}");
+    }
+    bench.check();
+}
+
+/// A mount of a new ext4; unmounts when dropped.
+struct Ext4(PathBuf);
+
+impl Ext4 {
+    fn mount(bench: &Bench) -> Option<Self> {
+        if !is_root() {
+            println!("skipped: kernel mounts need root");
+            assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+            return None;
+        }
+        let file = File::create(bench.path("ext4.img")).expect("a file");
+        file.set_len(64 << 20).expect("a size");
+        fs::create_dir(bench.path("ext4")).expect("a directory");
+        let made = Command::new("sh")
+            .args([
+                "-c",
+                "mkfs.ext4 -q -F -b 4096 ext4.img && mount -o loop ext4.img ext4",
+            ])
+            .current_dir(bench.path(""))
+            .status();
+        assert!(made.expect("sh runs").success());
+        Some(Self(bench.path("ext4")))
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// An attribute that the other side cannot hold is named, and the file is
+/// copied without it.
+#[test]
+fn an_attribute_that_is_too_large_is_named() {
+    let bench = Bench::new();
+    bench.run(&["mkfs", "-q", "-f", "-n", "4k", "-b", "256m", "small"]);
+    bench.run(&["mkfs", "-q", "-f", "-b", "256m", "large"]);
+    let mut archive = tar::Builder::new(File::create(bench.path("a.tar")).expect("a file"));
+    for (name, bytes) in [("fits", 3000), ("big", 8000)] {
+        let value = vec![b'v'; bytes];
+        let records = [("SCHILY.xattr.user.note", &value[..])];
+        archive.append_pax_extensions(records).expect("records");
+        let mut header = tar::Header::new_gnu();
+        (header.set_mode(0o644), header.set_uid(0), header.set_gid(0));
+        (header.set_size(3), header.set_mtime(0));
+        let added = archive.append_data(&mut header, name, &b"ok\n"[..]);
+        added.expect("a member");
+    }
+    archive.into_inner().expect("an archive");
+    bench.run(&["tar", "extract", "-f", "a.tar", "large:/"]);
+    let named = |words: &[&str], part: &str| {
+        let output = bench.try_run(words);
+        let told = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {told}");
+        assert!(told.contains(part), "{words:?}: {told}");
+        assert!(!told.contains("no space left"), "{words:?}: {told}");
+        assert!(!told.contains("fits"), "{words:?}: {told}");
+    };
+    let too_large = "left out: big: its attribute user.note: the attribute is too large";
+    named(&["tar", "extract", "-f", "a.tar", "small:/"], too_large);
+    assert_eq!(bench.run(&["cat", "small:/big"]), "ok\n");
+    bench.run(&["check", "small"]);
+    // By a stream.
+    bench.run(&["subvolume", "snapshot", "-r", "large:/", "large:/snap"]);
+    bench.run(&["send", "-q", "-f", "stream", "large:/snap"]);
+    named(
+        &["receive", "-q", "-f", "stream", "small:/"],
+        "the attribute is too large",
+    );
+    let Some(ext4) = Ext4::mount(&bench) else {
+        return;
+    };
+    named(
+        &["copy", "-q", "large:/fits", "large:/big", "ext4"],
+        "left out: ext4/big: its attribute user.note: No space left on device",
+    );
+    let found = fs::read_to_string(ext4.0.join("big"));
+    assert_eq!(found.expect("a file"), "ok\n");
+    // From ext4, which holds a little more than a node of 4 KiB.
+    fs::remove_file(ext4.0.join("big")).expect("removed");
+    fs::create_dir(ext4.0.join("tree")).expect("a directory");
+    fs::write(ext4.0.join("tree/big"), "ok\n").expect("a file");
+    let value = vec![b'v'; 3990];
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(ext4.0.join("tree/big"), "user.note", &value, flags).expect("room");
+    named(
+        &["copy", "-q", "ext4/tree", "small:/"],
+        "left out: ext4/tree/big: its attribute user.note: the attribute is too large",
+    );
+    assert_eq!(bench.run(&["cat", "small:/tree/big"]), "ok\n");
+    let mkfs = [
+        "mkfs",
+        "-q",
+        "-f",
+        "-n",
+        "4k",
+        "-b",
+        "256m",
+        "-r",
+        "ext4/tree",
+    ];
+    let too_large = "tree/big: its attribute user.note: the attribute is too large";
+    named(&[&mkfs[..], &["new"]].concat(), too_large);
+    assert!(!bench.path("new").exists(), "a half volume is left");
+    named(&[&mkfs[..], &["--keep-going", "new"]].concat(), too_large);
+    assert_eq!(bench.run(&["cat", "new:/big"]), "ok\n");
 }
 
 /// What a command shows in a terminal.
@@ -242,14 +496,7 @@ fn what_may_not_be_read_is_named_and_left_out() {
     for (path, mode) in [(bench.path(""), 0o755), (bench.path("volume"), 0o666)] {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
     }
-    let run = |words: &[&str]| {
-        let mut command = Command::new(BINARY);
-        command.current_dir(bench.path("")).args(words);
-        if is_root() {
-            command.uid(65534).gid(65534);
-        }
-        command.output().expect("it runs")
-    };
+    let run = |words: &[&str]| as_user(&bench, words);
     let copied = run(&["copy", "tree", "volume:/"]);
     let told = said(&copied);
     assert_eq!(copied.status.code(), Some(1), "{told}");
@@ -355,4 +602,141 @@ fn what_cannot_be_read_is_left_out() {
         let expected = (!name.contains("rotten")).then(|| content(name));
         assert_eq!(found, expected, "{name}");
     }
+}
+
+/// With `rescue=all`, files with wrong bytes are copied, and each is named once
+/// with its ranges.
+#[test]
+fn files_with_wrong_bytes_are_named_once() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("tree/sub")).expect("directories");
+    for (name, bytes) in [
+        ("a", 9000),
+        ("large", 3 << 20),
+        ("sub/packed", 0),
+        ("z", 9000),
+    ] {
+        let content = match bytes {
+            0 => b"text that is easily compressed\n".repeat(20_000),
+            bytes => noise(bytes, bytes as u64),
+        };
+        fs::write(bench.path("tree").join(name), content).expect("a file");
+    }
+    fs::hard_link(bench.path("tree/large"), bench.path("tree/sub/again")).expect("a link");
+    bench.run(&["mkfs", "-q", "-b", "256m", "rotten"]);
+    bench.run(&["copy", "-q", "-o", "compress=zstd", "tree/.", "rotten:/"]);
+    let mut image = fs::read(bench.path("rotten")).expect("the image");
+    let large = noise(3 << 20, 3 << 20);
+    let find = |image: &[u8], wanted: &[u8]| {
+        let mut sectors = image.chunks(4096);
+        sectors
+            .position(|sector| sector == wanted)
+            .expect("it is there")
+            * 4096
+    };
+    // Every second sector from 64 KiB to 320 KiB, and one behind it.
+    let sectors = (16..80).step_by(2).chain([200]);
+    for sector in sectors {
+        let at = find(&image, &large[sector * 4096..(sector + 1) * 4096]);
+        image[at + 7] ^= 1;
+    }
+    // The end of a packed extent, which is zeros.
+    let zstd = image
+        .chunks(4096)
+        .position(|sector| sector.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]));
+    let at = zstd.expect("a packed extent") * 4096;
+    image[at + 4095] ^= 1;
+    fs::write(bench.path("rotten"), image).expect("the image");
+    let output = bench.try_run(&["copy", "-q", "-o", "ro,rescue=all", "rotten:/", "out"]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert_eq!(
+        told.matches("large: bytes").count() + told.matches("again: bytes").count(),
+        1
+    );
+    assert!(told.contains("bytes 65536-69631, 73728-77823, "), "{told}");
+    assert!(
+        told.contains("and 25 more ranges (135168 bytes in 33) do not match their checksums"),
+        "{told}"
+    );
+    assert!(
+        told.contains("out/sub/packed: bytes 0-131071 do not match"),
+        "{told}"
+    );
+    assert!(
+        told.contains("2 files have bytes that may be wrong; all else is copied"),
+        "{told}"
+    );
+    assert_eq!(told.lines().count(), 3, "{told}");
+    // A mount says it in few lines.
+    let copied = fs::read(bench.path("out/large")).expect("it is copied");
+    let differing = copied
+        .iter()
+        .zip(&large)
+        .filter(|(one, other)| one != other);
+    assert_eq!((copied.len(), differing.count()), (3 << 20, 33));
+    for name in ["a", "z", "sub/packed"] {
+        let (old, new) = (bench.path("tree").join(name), bench.path("out").join(name));
+        assert!(fs::read(old).ok() == fs::read(new).ok(), "{name}");
+    }
+}
+
+/// Archives, moves and removals follow the same rule.
+#[test]
+fn what_is_damaged_stops_no_command_on_many_files() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("tree")).expect("a directory");
+    for (name, bytes) in [
+        ("a", 9000),
+        ("rotten", 2 << 20),
+        ("small", 9001),
+        ("z", 9000),
+    ] {
+        let content = noise(bytes, name.len() as u64);
+        fs::write(bench.path("tree").join(name), content).expect("a file");
+    }
+    bench.run(&["copy", "-q", "tree", "volume:/"]);
+    let mut image = fs::read(bench.path("volume")).expect("the image");
+    for (name, sector) in [("rotten", 400), ("small", 1)] {
+        let content = fs::read(bench.path("tree").join(name)).expect("a file");
+        let wanted = &content[sector * 4096..][..4096];
+        let at = image.chunks(4096).position(|found| found == wanted);
+        image[at.expect("it is there") * 4096 + 9] ^= 1;
+    }
+    fs::write(bench.path("volume"), image).expect("the image");
+    let output = bench.try_run(&["tar", "create", "-f", "tree.tar", "volume:/tree"]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("left out: tree/small: "), "{told}");
+    assert!(
+        told.contains("left out: tree/rotten: its bytes from "),
+        "{told}"
+    );
+    assert!(
+        told.contains("1 files or directories are left out, 1 files lack a part; all else"),
+        "{told}"
+    );
+    let listed = Command::new("tar")
+        .args(["-tf", "tree.tar"])
+        .current_dir(bench.path(""))
+        .output()
+        .expect("tar runs");
+    assert!(listed.status.success(), "{}", said(&listed));
+    assert_eq!(
+        said(&listed).replace("tree/\n", "tree\n"),
+        "tree\ntree/a\ntree/rotten\ntree/z\n"
+    );
+    // A name that is not there.
+    let output = bench.try_run(&["mv", "volume:/no", "volume:/tree/a", "volume:/"]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("left out: volume:/no: "), "{told}");
+    let output = bench.try_run(&["copy", "volume:/no", "volume:/tree/z", "volume:/"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    let output = bench.try_run(&["rm", "-r", "volume:/no", "volume:/tree"]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("left out: volume:/no: "), "{told}");
+    assert_eq!(bench.run(&["ls", "volume:/"]), "a\nz\n");
+    bench.run(&["check", "volume"]);
 }

@@ -179,4 +179,34 @@ fn a_volume_that_is_too_small_is_said_and_a_new_file_goes() {
     assert!(!output.status.success());
     assert!(said(&output).contains("no space left"), "{}", said(&output));
     assert!(!bench.path("new.img").exists(), "a half volume is left");
+    assert!(!said(&output).contains("unfinished"), "{}", said(&output));
+    // A file that was there stays, and holds a part.
+    let old = fs::File::create(bench.path("old.img")).expect("a file");
+    old.set_len(128 << 20).expect("a size");
+    let output = bench.try_run(&["mkfs", "-q", "-b", "128m", "-r", "files", "old.img"]);
+    assert!(!output.status.success());
+    let told = said(&output);
+    assert!(
+        told.contains("old.img holds an unfinished volume"),
+        "{told}"
+    );
+    // Without -b it may grow, and then the files have room.
+    bench.run(&["mkfs", "-q", "-f", "-r", "files", "old.img"]);
+    bench.run(&["check", "old.img"]);
+    assert_eq!(bench.run(&["ls", "old.img:/"]), "0\n1\n2\n3\n4\n");
+}
+
+/// A file in which the files have room keeps its size.
+#[test]
+fn a_file_that_is_large_enough_is_not_enlarged() {
+    let bench = Bench::new();
+    files(&bench);
+    for size in [150 << 20, 200 << 20] {
+        let file = fs::File::create(bench.path("volume")).expect("a file");
+        file.set_len(size).expect("a size");
+        bench.run(&["mkfs", "-q", "-r", "files", "volume"]);
+        let found = fs::metadata(bench.path("volume")).expect("metadata").len();
+        assert_eq!(found, size);
+        holds_the_files(&bench, &[]);
+    }
 }

@@ -6,10 +6,12 @@
 
 use super::BuildError;
 use super::model::shown;
+use crate::archive::Member;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -23,8 +25,20 @@ const KEPT_MAX: u64 = 2048;
 #[derive(Debug)]
 enum Place {
     Memory(Vec<u8>),
-    Host { path: PathBuf, size: u64 },
-    Spool { at: u64, size: u64 },
+    Host {
+        path: PathBuf,
+        size: u64,
+    },
+    Spool {
+        at: u64,
+        size: u64,
+    },
+    /// Pieces of a sparse file, spooled one behind the other.
+    Sparse {
+        at: u64,
+        size: u64,
+        pieces: Vec<Range<u64>>,
+    },
 }
 
 /// The content of all files.
@@ -50,13 +64,45 @@ impl Contents {
         self.push(Place::Host { path, size })
     }
 
-    /// Adds the next `size` bytes of `input`.
+    /// Adds the content of a member of an archive.
     pub(super) fn add(
         &mut self,
         input: &mut dyn Read,
-        size: u64,
-        path: &[Vec<u8>],
+        member: &Member,
     ) -> Result<ContentId, BuildError> {
+        match &member.pieces {
+            Some(pieces) => self.add_sparse(input, member, pieces),
+            None => self.add_whole(input, member),
+        }
+    }
+
+    fn add_sparse(
+        &mut self,
+        input: &mut dyn Read,
+        member: &Member,
+        pieces: &[Range<u64>],
+    ) -> Result<ContentId, BuildError> {
+        let bytes = pieces.iter().map(|piece| piece.end - piece.start).sum();
+        let spool = match &mut self.spool {
+            Some(spool) => spool,
+            None => self.spool.insert(spool()?),
+        };
+        copy(input, spool, bytes).map_err(BuildError::io(shown(&member.path)))?;
+        let at = self.spooled;
+        self.spooled += bytes;
+        Ok(self.push(Place::Sparse {
+            at,
+            size: member.size,
+            pieces: pieces.to_vec(),
+        }))
+    }
+
+    fn add_whole(
+        &mut self,
+        input: &mut dyn Read,
+        member: &Member,
+    ) -> Result<ContentId, BuildError> {
+        let (size, path) = (member.size, &member.path[..]);
         if size <= KEPT_MAX {
             let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
             input
@@ -66,7 +112,7 @@ impl Contents {
         }
         let mut spool = match self.spool.take() {
             Some(spool) => spool,
-            None => tempfile::tempfile().map_err(BuildError::io("a temporary file"))?,
+            None => spool()?,
         };
         let at = self.spooled;
         let copied = match &self.known {
@@ -107,8 +153,40 @@ impl Contents {
     pub fn size(&self, id: ContentId) -> u64 {
         match &self.all[id.0] {
             Place::Memory(bytes) => bytes.len() as u64,
-            Place::Host { size, .. } | Place::Spool { size, .. } => *size,
+            Place::Host { size, .. } | Place::Spool { size, .. } | Place::Sparse { size, .. } => {
+                *size
+            }
         }
+    }
+
+    /// The parts of `span` bytes of a content in which there may be data, by
+    /// their numbers, and the first.
+    pub(super) fn spans(&self, id: ContentId, span: u64) -> Vec<Range<u64>> {
+        let Place::Sparse { pieces, .. } = &self.all[id.0] else {
+            // An empty file has one part, which is empty.
+            return vec![0..self.size(id).div_ceil(span).max(1)];
+        };
+        let mut spans = vec![0..1];
+        for piece in pieces {
+            let next = spans.last().map_or(0, |last| last.end);
+            let of_piece = (piece.start / span).max(next)..piece.end.div_ceil(span);
+            if !of_piece.is_empty() {
+                spans.push(of_piece);
+            }
+        }
+        spans
+    }
+
+    /// Contents in files of the host that are gone, or may not be read.
+    pub(super) fn unreadable(&self) -> Vec<(ContentId, BuildError)> {
+        let hosts = self.all.iter().enumerate().filter_map(|(at, place)| {
+            let Place::Host { path, .. } = place else {
+                return None;
+            };
+            let error = File::open(path).err()?;
+            Some((ContentId(at), BuildError::io(path.display())(error)))
+        });
+        hosts.collect()
     }
 
     /// The sum of the sizes of all contents in bytes.
@@ -130,6 +208,10 @@ impl Contents {
                 Some(file) => Opened::Spool(file, *at),
                 None => unreachable!("what was spooled has a file"),
             },
+            Place::Sparse { at, pieces, .. } => match &self.spool {
+                Some(file) => Opened::Sparse(file, *at, pieces),
+                None => unreachable!("what was spooled has a file"),
+            },
         })
     }
 }
@@ -140,6 +222,7 @@ pub(super) enum Opened<'c> {
     Memory(&'c [u8]),
     Host(File, String),
     Spool(&'c File, u64),
+    Sparse(&'c File, u64, &'c [Range<u64>]),
 }
 
 impl Opened<'_> {
@@ -160,8 +243,28 @@ impl Opened<'_> {
             Self::Spool(file, start) => file
                 .read_exact_at(buf, start + at)
                 .map_err(BuildError::io("a temporary file")),
+            Self::Sparse(file, start, pieces) => {
+                buf.fill(0);
+                let (end, mut before) = (at + buf.len() as u64, *start);
+                for piece in *pieces {
+                    let part = piece.start.max(at)..piece.end.min(end);
+                    if !part.is_empty() {
+                        let within = (part.start - at) as usize..(part.end - at) as usize;
+                        let from = before + (part.start - piece.start);
+                        file.read_exact_at(&mut buf[within], from)
+                            .map_err(BuildError::io("a temporary file"))?;
+                    }
+                    before += piece.end - piece.start;
+                }
+                Ok(())
+            }
         }
     }
+}
+
+/// A temporary file without a name.
+fn spool() -> Result<File, BuildError> {
+    tempfile::tempfile().map_err(BuildError::io("a temporary file"))
 }
 
 /// Copies exactly `size` bytes.

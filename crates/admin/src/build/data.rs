@@ -111,19 +111,35 @@ struct PackedUnit {
     sums: Vec<u8>,
 }
 
+/// Why content is not in the image.
+pub(super) struct DataError {
+    /// The content that could not be read.
+    pub(super) content: Option<ContentId>,
+    pub(super) error: BuildError,
+}
+
+impl From<BuildError> for DataError {
+    fn from(error: BuildError) -> Self {
+        Self {
+            content: None,
+            error,
+        }
+    }
+}
+
 /// Writes the content of files, each once, in their order. Calls `watch` with the
 /// bytes done and the bytes in all.
 ///
 /// # Errors
 /// [`BuildError::Io`] if reading or writing fails, and [`BuildError::Changed`] if
-/// a file became shorter.
+/// a file became shorter; with the content that could not be read.
 pub(super) fn write(
     image: &File,
     contents: &Contents,
     space: &mut Space,
     keeping: Keeping,
     (files, watch): (impl Iterator<Item = ContentId>, Watch<'_>),
-) -> Result<Data, BuildError> {
+) -> Result<Data, DataError> {
     let all = contents.total();
     let mut done = 0;
     let stored = std::iter::repeat_with(|| None).take(contents.len());
@@ -163,7 +179,11 @@ pub(super) fn write(
         done += bytes;
         watch(done, all);
         for (job, taken) in batch.into_iter().zip(taken) {
-            ready.push((job.content, taken?));
+            let taken = taken.map_err(|error| DataError {
+                content: Some(job.content),
+                error,
+            })?;
+            ready.push((job.content, taken));
         }
     }
     writer.flush()?;
@@ -177,8 +197,8 @@ fn jobs(contents: &Contents, files: impl Iterator<Item = ContentId>) -> impl Ite
     let is_first = move |id: &ContentId| !std::mem::replace(&mut begun[Contents::index(*id)], true);
     files.filter(is_first).flat_map(|content| {
         let size = contents.size(content);
-        // An empty file has one part, which is empty.
-        (0..size.div_ceil(SPAN).max(1)).map(move |number| {
+        let spans = contents.spans(content, SPAN).into_iter().flatten();
+        spans.map(move |number| {
             let start = number * SPAN;
             Job {
                 content,

@@ -25,14 +25,14 @@ pub use content::{ContentId, Contents};
 pub use error::BuildError;
 pub use model::{Body, FileTree, Metadata, Node, NodeId};
 pub use owners::{OwnerMap, OwnerRange};
-pub use source::{Gathered, Source};
+pub use source::{Gathered, OnUnreadable, Source};
 pub use space::Copies;
 pub use subvolumes::{Protection, SubvolumeSpec};
 
 use butterfs_format::compression::Method;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::{ChecksumType, TreeId, UuidBytes};
-use data::Keeping;
+use data::{DataError, Keeping};
 use items::ItemMaker;
 use plan::Trees;
 use space::Space;
@@ -132,12 +132,16 @@ pub type Watch<'w> = &'w mut dyn FnMut(u64, u64);
 /// Writes an image of the gathered files into `image`, an empty file. Calls
 /// `watch` with the progress.
 ///
+/// Where the files were gathered to be left out if they cannot be taken
+/// ([`Gathered::keep_going`]), content that cannot be read is left out, too.
+///
 /// # Errors
 /// - [`BuildError::Io`] if content cannot be read or the image cannot be written.
 /// - [`BuildError::Changed`] if a file became shorter meanwhile.
 /// - [`BuildError::Path`] if a subvolume or the snapshots of layers cannot be put
 ///   where they should be.
 /// - [`BuildError::AttributeTooLarge`] if an extended attribute fits in no node.
+/// - [`BuildError::TooManyLinks`] if a file has more names than a volume holds.
 /// - [`BuildError::TooSmall`] if the wanted size is too small.
 pub fn build(
     gathered: &mut Gathered,
@@ -145,6 +149,33 @@ pub fn build(
     image: &File,
     watch: Watch<'_>,
 ) -> Result<Built, BuildError> {
+    if gathered.on_unreadable == OnUnreadable::Ends {
+        return build_once(gathered, options, image, watch).map_err(|failed| failed.error);
+    }
+    gathered.leave_out_links();
+    // Planning adds directories.
+    let unplanned = gathered.tree.clone();
+    // Each round leaves out at least one content.
+    loop {
+        let failed = match build_once(gathered, options, image, watch) {
+            Ok(built) => return Ok(built),
+            Err(failed) => failed,
+        };
+        let Some(content) = failed.content else {
+            return Err(failed.error);
+        };
+        gathered.tree = unplanned.clone();
+        gathered.leave_out_content(content, failed.error);
+        image.set_len(0).map_err(BuildError::io("the image"))?;
+    }
+}
+
+fn build_once(
+    gathered: &mut Gathered,
+    options: &BuildOptions,
+    image: &File,
+    watch: Watch<'_>,
+) -> Result<Built, DataError> {
     let wanted = Wanted {
         specs: &options.subvolumes,
         layers: options.layers.as_deref(),

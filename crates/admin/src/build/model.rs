@@ -168,6 +168,25 @@ impl FileTree {
         }
     }
 
+    /// Removes all names for which `is_gone` says so, by their paths and nodes.
+    pub(super) fn retain(&mut self, is_gone: &mut dyn FnMut(&[u8], &Node) -> bool) {
+        let mut gone = Vec::new();
+        let mut waiting = vec![(Vec::new(), self.root())];
+        while let Some((path, directory)) = waiting.pop() {
+            for (name, id) in self.names(directory) {
+                let path = [&path[..], b"/", name].concat();
+                if is_gone(&path, self.node(id)) {
+                    gone.push((directory, name.clone()));
+                } else {
+                    waiting.push((path, id));
+                }
+            }
+        }
+        for (directory, name) in gone {
+            self.remove(directory, &name);
+        }
+    }
+
     /// Returns the directory of this name. If there is none, makes a new one, in
     /// place of any other node that has the name.
     pub fn directory(&mut self, parent: NodeId, name: &[u8]) -> NodeId {

@@ -203,7 +203,11 @@ fn add_layer(gathered: &mut Gathered, blob: &Path, digest: &str) -> Result<(), B
     let mut members: Vec<(Member, Option<ContentId>)> = Vec::new();
     let read = archive::decompressed(&mut input).map_err(BuildError::from);
     let read = read.and_then(|plain| {
-        archive::read::<BuildError>(plain, &mut |member, content| {
+        archive::read::<BuildError>(plain, &mut |found, content| {
+            let member = match found {
+                Ok(member) => member,
+                Err(error) => return gathered.leave_out(error.into()),
+            };
             let content = gathered.content_of(&member, content)?;
             members.push((member, content));
             Ok(())
@@ -224,7 +228,8 @@ fn add_layer(gathered: &mut Gathered, blob: &Path, digest: &str) -> Result<(), B
     }
     for (member, content) in members {
         if !is_whiteout(&member.path) {
-            gathered.add_member(member, content)?;
+            let added = gathered.add_member(member, content);
+            added.or_else(|error| gathered.leave_out(error))?;
         }
     }
     Ok(())

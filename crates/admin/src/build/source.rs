@@ -5,12 +5,14 @@
 use super::content::{ContentId, Contents};
 use super::model::{Body, FileTree, Metadata, Node, NodeId, shown};
 use super::owners::OwnerMap;
-use super::{BuildError, oci};
+use super::{BuildError, NODE_SIZE, oci};
 use crate::archive::{self, Member, MemberKind};
-use butterfs_format::item::inode::Timespec;
+use crate::pack::item_max;
+use butterfs_format::item::dir::DirEntry;
+use butterfs_format::item::inode::{LINKS_MAX, Timespec};
 use rayon::prelude::*;
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -25,6 +27,15 @@ pub enum Source {
     Input,
 }
 
+/// What happens to a file that cannot be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnUnreadable {
+    /// It is an error.
+    Ends,
+    /// It is left out, and named in [`Gathered::left_out`].
+    IsLeftOut,
+}
+
 /// The files that become an image.
 #[derive(Debug)]
 pub struct Gathered {
@@ -37,6 +48,9 @@ pub struct Gathered {
     pub layers: Vec<FileTree>,
     /// Number of sockets that were left out.
     pub sockets: u64,
+    /// Why each file, directory or attribute that was left out could not be taken.
+    pub left_out: Vec<BuildError>,
+    pub(super) on_unreadable: OnUnreadable,
     /// Maps the owners of the sources to those of the image.
     pub(super) owners: OwnerMap,
 }
@@ -50,8 +64,101 @@ impl Gathered {
             contents: Contents::default(),
             layers: Vec::new(),
             sockets: 0,
+            left_out: Vec::new(),
+            on_unreadable: OnUnreadable::Ends,
             owners,
         }
+    }
+
+    /// From now on, what cannot be taken is left out.
+    #[must_use]
+    pub fn keep_going(self) -> Self {
+        Self {
+            on_unreadable: OnUnreadable::IsLeftOut,
+            ..self
+        }
+    }
+
+    /// Leaves something out, if that is the rule.
+    ///
+    /// # Errors
+    /// `error`, otherwise.
+    pub(super) fn leave_out(&mut self, error: BuildError) -> Result<(), BuildError> {
+        match self.on_unreadable {
+            OnUnreadable::Ends => Err(error),
+            OnUnreadable::IsLeftOut => {
+                self.left_out.push(error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Leaves out the files that have a content which could not be read, and all
+    /// others that can already be known to have none.
+    pub(super) fn leave_out_content(&mut self, content: ContentId, error: BuildError) {
+        let mut gone = self.contents.unreadable();
+        if !gone.iter().any(|(known, _)| *known == content) {
+            gone.push((content, error));
+        }
+        let ids: HashSet<ContentId> = gone.iter().map(|(id, _)| *id).collect();
+        let trees = self.layers.iter_mut().chain([&mut self.tree]);
+        let mut named = HashSet::new();
+        for tree in trees {
+            tree.retain(&mut |_, node| match node.body {
+                Body::File(id) if ids.contains(&id) => {
+                    named.insert(id);
+                    true
+                }
+                _ => false,
+            });
+        }
+        let errors = gone.into_iter().filter(|(id, _)| named.contains(id));
+        self.left_out.extend(errors.map(|(_, error)| error));
+    }
+
+    /// Leaves out the names of files that have more than a file can have.
+    pub(super) fn leave_out_links(&mut self) {
+        let mut left_out = Vec::new();
+        for tree in self.layers.iter_mut().chain([&mut self.tree]) {
+            let mut counts: HashMap<NodeId, u32> = HashMap::new();
+            let mut beyond = HashSet::new();
+            tree.visit(&mut |path, id| {
+                let count = counts.entry(id).or_default();
+                *count += 1;
+                if *count > LINKS_MAX {
+                    beyond.insert(path.to_vec());
+                }
+            });
+            if beyond.is_empty() {
+                continue;
+            }
+            tree.retain(&mut |path, _| beyond.contains(path));
+            left_out.extend(beyond.into_iter().map(|path| BuildError::Path {
+                path: String::from_utf8_lossy(&path).into_owned(),
+                reason: "the file has as many names as it can have",
+            }));
+        }
+        self.left_out.extend(left_out);
+    }
+
+    /// Leaves out attributes that no node holds. (Where they are not left out,
+    /// the image's items find them.)
+    fn leave_out_attributes(&mut self, metadata: &mut Metadata, path: &[Vec<u8>]) {
+        if self.on_unreadable == OnUnreadable::Ends {
+            return;
+        }
+        let most = item_max(NODE_SIZE) - DirEntry::HEADER;
+        let left_out = &mut self.left_out;
+        metadata.attributes.retain(|name, value| {
+            let fits = name.len() + value.len() <= most;
+            if !fits {
+                left_out.push(BuildError::AttributeTooLarge {
+                    path: shown(path),
+                    name: String::from_utf8_lossy(name).into_owned(),
+                });
+            }
+            fits
+        });
     }
 
     /// Lays a source over what was gathered.
@@ -89,9 +196,14 @@ impl Gathered {
     /// Lays a plain or compressed archive over what was gathered.
     pub(super) fn add_archive(&mut self, input: impl Read) -> Result<(), BuildError> {
         let input = archive::decompressed(input)?;
-        archive::read(input, &mut |member, content| {
+        archive::read(input, &mut |found, content| {
+            let member = match found {
+                Ok(member) => member,
+                Err(error) => return self.leave_out(error.into()),
+            };
             let content = self.content_of(&member, content)?;
             self.add_member(member, content)
+                .or_else(|error| self.leave_out(error))
         })
     }
 
@@ -104,7 +216,7 @@ impl Gathered {
         if member.kind != MemberKind::File {
             return Ok(None);
         }
-        let content = self.contents.add(content, member.size, &member.path)?;
+        let content = self.contents.add(content, member)?;
         Ok(Some(content))
     }
 
@@ -123,6 +235,7 @@ impl Gathered {
             attributes: member.attributes.into_iter().collect(),
         };
         self.owners.apply(&mut metadata, &path)?;
+        self.leave_out_attributes(&mut metadata, &path);
         let Some((name, above)) = path.split_last() else {
             let root = self.tree.root();
             self.tree.node_mut(root).metadata = metadata;
@@ -177,77 +290,99 @@ impl Gathered {
         let mut linked: HashMap<(u64, u64), NodeId> = HashMap::new();
         // The source itself may be a link to a directory.
         let looked = look(top, std::fs::metadata(top));
-        let mut waiting = vec![(top.to_owned(), Vec::<Vec<u8>>::new(), looked)];
+        self.add_host(top, &[], looked, &mut linked)?;
+        let mut waiting = below(top, &[])?;
         while let Some((host, path, looked)) = waiting.pop() {
-            let io = || BuildError::io(host.display());
-            let (meta, attributes) = looked?;
-            let identity = (meta.dev(), meta.ino());
-            let metadata = self.host_metadata(&meta, attributes, &path)?;
-            let parent = match path.split_last() {
-                Some((_, above)) => self.tree.directory_at(above)?,
-                None => self.tree.root(),
+            let added = self.add_host(&host, &path, looked, &mut linked);
+            let listed = match added {
+                Ok(HostKind::Directory) => below(&host, &path),
+                Ok(HostKind::Other) => Ok(Vec::new()),
+                Err(error) => Err(error),
             };
-            let name = path.last().cloned().unwrap_or_default();
-            if meta.is_dir() {
-                let node = match path.is_empty() {
-                    true => parent,
-                    false => {
-                        let node = self.tree.directory(parent, &name);
-                        self.tree.put(parent, &name, node);
-                        node
-                    }
-                };
-                self.tree.node_mut(node).metadata = metadata;
-                let entries: Result<Vec<_>, _> = std::fs::read_dir(&host).map_err(io())?.collect();
-                let entries = entries.map_err(io())?;
-                let looked = entries.par_iter().with_min_len(TURN).map(|entry| {
-                    let host = entry.path();
-                    let name = entry.file_name().as_bytes().to_vec();
-                    let below: Vec<Vec<u8>> = path.iter().cloned().chain([name]).collect();
-                    let looked = look(&host, std::fs::symlink_metadata(&host));
-                    (host, below, looked)
-                });
-                waiting.par_extend(looked);
-                continue;
-            }
-            if let Some(first) = linked.get(&identity) {
-                self.tree.put(parent, &name, *first);
-                continue;
-            }
-            let kind = meta.file_type();
-            let device = || {
-                let (major, minor) = (
-                    rustix::fs::major(meta.rdev()),
-                    rustix::fs::minor(meta.rdev()),
-                );
-                u64::from(major) << 20 | u64::from(minor)
-            };
-            let body = if kind.is_symlink() {
-                let target = std::fs::read_link(&host).map_err(io())?;
-                Body::Symlink(target.as_os_str().as_bytes().to_vec())
-            } else if kind.is_char_device() {
-                Body::CharDevice(device())
-            } else if kind.is_block_device() {
-                Body::BlockDevice(device())
-            } else if kind.is_fifo() {
-                Body::Fifo
-            } else if kind.is_socket() {
-                self.sockets += 1;
-                continue;
-            } else {
-                Body::File(self.contents.add_host(host.clone(), meta.len()))
-            };
-            let node = self.tree.add(Node { metadata, body });
-            self.tree.put(parent, &name, node);
-            if meta.nlink() > 1 {
-                linked.insert(identity, node);
+            match listed {
+                Ok(more) => waiting.extend(more),
+                Err(error) => self.leave_out(error)?,
             }
         }
         Ok(())
     }
 
+    /// Adds a file or directory of the host, without what is below it.
+    fn add_host(
+        &mut self,
+        host: &Path,
+        path: &[Vec<u8>],
+        looked: Looked,
+        linked: &mut HashMap<(u64, u64), NodeId>,
+    ) -> Result<HostKind, BuildError> {
+        let (meta, attributes) = looked?;
+        let identity = (meta.dev(), meta.ino());
+        let metadata = self.host_metadata(&meta, attributes, path)?;
+        let parent = match path.split_last() {
+            Some((_, above)) => self.tree.directory_at(above)?,
+            None => self.tree.root(),
+        };
+        let name = path.last().cloned().unwrap_or_default();
+        if meta.is_dir() {
+            let node = match path.is_empty() {
+                true => parent,
+                false => {
+                    let node = self.tree.directory(parent, &name);
+                    self.tree.put(parent, &name, node);
+                    node
+                }
+            };
+            self.tree.node_mut(node).metadata = metadata;
+            return Ok(HostKind::Directory);
+        }
+        if let Some(first) = linked.get(&identity) {
+            self.tree.put(parent, &name, *first);
+            return Ok(HostKind::Other);
+        }
+        let Some(body) = self.host_body(host, &meta)? else {
+            self.sockets += 1;
+            return Ok(HostKind::Other);
+        };
+        let node = self.tree.add(Node { metadata, body });
+        self.tree.put(parent, &name, node);
+        if meta.nlink() > 1 {
+            linked.insert(identity, node);
+        }
+        Ok(HostKind::Other)
+    }
+
+    /// What a file of the host is; `None` for a socket.
+    fn host_body(
+        &mut self,
+        host: &Path,
+        meta: &std::fs::Metadata,
+    ) -> Result<Option<Body>, BuildError> {
+        let kind = meta.file_type();
+        let device = || {
+            let (major, minor) = (
+                rustix::fs::major(meta.rdev()),
+                rustix::fs::minor(meta.rdev()),
+            );
+            u64::from(major) << 20 | u64::from(minor)
+        };
+        Ok(Some(if kind.is_symlink() {
+            let target = std::fs::read_link(host).map_err(BuildError::io(host.display()))?;
+            Body::Symlink(target.as_os_str().as_bytes().to_vec())
+        } else if kind.is_char_device() {
+            Body::CharDevice(device())
+        } else if kind.is_block_device() {
+            Body::BlockDevice(device())
+        } else if kind.is_fifo() {
+            Body::Fifo
+        } else if kind.is_socket() {
+            return Ok(None);
+        } else {
+            Body::File(self.contents.add_host(host.to_owned(), meta.len()))
+        }))
+    }
+
     fn host_metadata(
-        &self,
+        &mut self,
         meta: &std::fs::Metadata,
         attributes: Attributes,
         path: &[Vec<u8>],
@@ -263,6 +398,7 @@ impl Gathered {
             attributes,
         };
         self.owners.apply(&mut metadata, path)?;
+        self.leave_out_attributes(&mut metadata, path);
         Ok(metadata)
     }
 }
@@ -273,11 +409,36 @@ type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 /// The least number of files of a directory that a thread looks at in one task.
 const TURN: usize = 16;
 
-/// Returns the metadata and extended attributes of a file of the host.
-fn look(
+/// Metadata and extended attributes of a file of the host.
+type Looked = Result<(std::fs::Metadata, Attributes), BuildError>;
+
+/// What a file of the host is.
+enum HostKind {
+    Directory,
+    Other,
+}
+
+/// Looks at what is in a directory of the host: where it is there, and its path
+/// in the image.
+fn below(
     host: &Path,
-    meta: std::io::Result<std::fs::Metadata>,
-) -> Result<(std::fs::Metadata, Attributes), BuildError> {
+    path: &[Vec<u8>],
+) -> Result<Vec<(PathBuf, Vec<Vec<u8>>, Looked)>, BuildError> {
+    let io = || BuildError::io(host.display());
+    let entries: Result<Vec<_>, _> = std::fs::read_dir(host).map_err(io())?.collect();
+    let entries = entries.map_err(io())?;
+    let looked = entries.par_iter().with_min_len(TURN).map(|entry| {
+        let host = entry.path();
+        let name = entry.file_name().as_bytes().to_vec();
+        let below: Vec<Vec<u8>> = path.iter().cloned().chain([name]).collect();
+        let looked = look(&host, std::fs::symlink_metadata(&host));
+        (host, below, looked)
+    });
+    Ok(looked.collect())
+}
+
+/// Returns the metadata and extended attributes of a file of the host.
+fn look(host: &Path, meta: std::io::Result<std::fs::Metadata>) -> Looked {
     let meta = meta.map_err(BuildError::io(host.display()))?;
     let attributes = attributes_of(host).map_err(|error| BuildError::Io {
         what: host.display().to_string(),

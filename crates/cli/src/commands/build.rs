@@ -8,6 +8,8 @@ mod sends;
 
 use crate::commands::device::named::is_same;
 use crate::fail::{Context, Done, Failure, fail};
+use crate::files_bar::FilesBar;
+use crate::left_out::{LeftOut, OnUndone, Undone};
 use crate::meter::Meter;
 use crate::sizes;
 use crate::whole_file::WholeFile;
@@ -95,6 +97,10 @@ pub struct Build {
     /// Threads, at most 256 (default: one for each core).
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u16).range(0..=256))]
     threads: u16,
+    /// Leave out and name files that cannot be taken, and build of all else; the
+    /// exit code is then 1.
+    #[arg(long)]
+    keep_going: bool,
     /// Replace the image if it exists.
     #[arg(short, long)]
     force: bool,
@@ -198,6 +204,10 @@ impl Build {
         if gathered.sockets > 0 {
             note!("butterfs: {} sockets are left out", gathered.sockets);
         }
+        let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
+        for error in std::mem::take(&mut gathered.left_out) {
+            left_out.undone(Undone::Entry(error.into()))?;
+        }
         if !self.quiet {
             say!(
                 "{}: {}, of which {} are used; {} inodes in {} subvolumes; UUID {}",
@@ -209,7 +219,7 @@ impl Build {
                 Uuid::from_bytes(built.uuid)
             );
         }
-        Ok(())
+        left_out.ended("in the image")
     }
 
     fn gather(&self, time: Timespec) -> Result<Gathered, Failure> {
@@ -222,6 +232,9 @@ impl Build {
 
     fn gather_all(&self, time: Timespec) -> Result<Gathered, Failure> {
         let mut gathered = Gathered::new(time, OwnerMap::new(self.uid_map.clone()));
+        if self.keep_going {
+            gathered = gathered.keep_going();
+        }
         for source in &self.from {
             let source = match source.as_os_str() == "-" {
                 true => Source::Input,

@@ -11,6 +11,8 @@ mod tally;
 
 use crate::changes::{Start, directory, last_name, name_of, own, verify_is_name_of_file};
 use crate::fail::{Context, Done, fail};
+use crate::files_bar::FilesBar;
+use crate::left_out::{LeftOut, OnUndone, Undone};
 use crate::part::PartArguments;
 use crate::place::Place;
 use crate::reading;
@@ -35,8 +37,11 @@ An existing directory as destination gets the sources put into it; of DIR/. it
 gets what is in DIR. Directories are merged, files replaced. Within a volume the
 name of a copy must be new. A file has its name when it is whole: where copying
 ends early, also by Ctrl-C, each file is there whole, or not at all, or as it
-was. What you may not read on the host, or what a damaged volume has lost, is
-named and left out, and the exit code is 1; so is the file that holds the volume.")]
+was. What cannot be copied is named and left out, all else is copied, and the exit
+code is 1: what you may not read, what a damaged volume has lost, device nodes where
+you are not root, attributes that are too large for the other side, the file that
+holds the volume. With -o ro,rescue=all, files with wrong bytes are copied and
+named, and the exit code is 1, too.")]
 pub struct Copy {
     /// Mount options for the volume, such as compress=zstd.
     #[arg(short, long, value_name = "OPTIONS")]
@@ -68,7 +73,7 @@ impl Copy {
             return fail("sources and a destination are needed; see `butterfs copy --help`");
         };
         let places: Vec<Option<Place>> = sources.iter().map(Place::parse).collect();
-        let mut tally = Tally::new(self.quiet)?;
+        let mut tally = Tally::new(self.quiet, OnUndone::GoesOn)?;
         match Place::parse(destination) {
             Some(place) => {
                 if places.iter().any(Option::is_some) {
@@ -104,19 +109,14 @@ impl Copy {
         if !self.quiet {
             say!("{} files, {}", tally.files, HumanBytes(tally.bytes));
         }
-        if tally.left_out > 0 {
+        if tally.refused > 0 {
             note!(
                 "butterfs: {} owners or attributes could not be kept by the host; run as root to \
                  keep owners, or say --no-owner",
-                tally.left_out
+                tally.refused
             );
         }
-        match tally.unreadable {
-            0 => Ok(()),
-            count => fail(format!(
-                "{count} files or directories are left out; all else is copied"
-            )),
-        }
+        tally.left_out.ended("copied")
     }
 
     /// Copies within a volume. The copies share their data.
@@ -142,27 +142,31 @@ impl Copy {
             if into.is_none() && count > 1 {
                 return fail(format!("{destination} is no directory"));
             }
+            let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
             for source in sources {
-                let id = volume.resolve(source.path.as_bytes())?;
+                let Some(id) = left_out.entry(
+                    source,
+                    volume.resolve(source.path.as_bytes()).map_err(Undone::from),
+                )?
+                else {
+                    continue;
+                };
                 let (parent, name) = match into {
                     Some(parent) => (parent, last_name(source)?),
                     None => {
-                        if !volume
-                            .files()
-                            .attributes(id)
-                            .context(source)?
-                            .is_directory()
-                        {
+                        let of = volume.files().attributes(id).context(source)?;
+                        if !of.is_directory() {
                             verify_is_name_of_file(destination)?;
                         }
                         name_of(volume, destination)?
                     }
                 };
-                volume
-                    .clone_tree(id, parent, name, &mut |_| {})
-                    .context(source)?;
+                let from = (id, parent, name);
+                volume.clone_tree_where_possible(from, &mut |_| {}, &mut |error| {
+                    left_out.undone(Undone::from(error).at(source))
+                })?;
             }
-            Ok(())
+            left_out.ended("copied")
         })
     }
 

@@ -11,13 +11,13 @@ use crate::place::json;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, FileDevice};
 use butterfs_admin::mkfs::{
-    DefaultState, FEATURES, FeatureBit, Layout, MkfsOptions, ProfileChoice, RootOwner, Summary,
-    make, make_on, verify,
+    DefaultState, FEATURES, FeatureBit, Layout, MkfsError, MkfsOptions, ProfileChoice, RootOwner,
+    Summary, make, make_on, verify,
 };
 use butterfs_device::DeviceRange;
 use butterfs_format::{ChecksumType, DeviceOffset};
 use clap::Args;
-use rootdir::RootDir;
+use rootdir::{Filled, RootDir, Unfilled};
 use serde::Serialize;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -160,6 +160,49 @@ fn small(size: Option<u64>, default: u32) -> u32 {
     size.map_or(default, |size| u32::try_from(size).unwrap_or(u32::MAX))
 }
 
+/// How large a file that was there before may become.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    AsItIs,
+    /// As large as the files of --rootdir may need.
+    Enlarged,
+}
+
+/// Why there is no volume, or none with all files.
+struct Unmade {
+    failure: Failure,
+    /// More room may help.
+    is_full: bool,
+    /// The devices hold a part of it.
+    is_begun: bool,
+}
+
+impl From<Failure> for Unmade {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            is_full: false,
+            is_begun: true,
+        }
+    }
+}
+
+impl From<Unfilled> for Unmade {
+    fn from(unfilled: Unfilled) -> Self {
+        Self {
+            failure: unfilled.failure,
+            is_full: unfilled.is_full,
+            is_begun: true,
+        }
+    }
+}
+
+/// Paths, for messages.
+fn names(paths: &[PathBuf]) -> String {
+    let names = paths.iter().map(|path| path.display().to_string());
+    names.collect::<Vec<_>>().join(" ")
+}
+
 impl Mkfs {
     /// Runs it.
     pub fn run(self) -> Done {
@@ -205,46 +248,85 @@ impl Mkfs {
                  free-space-tree and no-holes"
             );
         }
-        let is_new = |path: &&PathBuf| !path.exists();
-        let new: Vec<&PathBuf> = self.devices.iter().filter(is_new).collect();
-        let made = self.make(&options).and_then(|made| self.fill(made));
-        if made.is_err() {
-            for path in new {
+        let old: Vec<PathBuf> = self
+            .devices
+            .iter()
+            .filter(|path| path.exists())
+            .cloned()
+            .collect();
+        let made = match self.attempt(&options, Room::AsItIs) {
+            Err(Unmade { is_full: true, .. }) if self.may_enlarge(&old)? => {
+                self.attempt(&options, Room::Enlarged)
+            }
+            made => made,
+        };
+        let (made, files) = made.map_err(|unmade| {
+            for path in self.devices.iter().filter(|path| !old.contains(path)) {
                 // The file was made for the volume, and holds none.
                 let _ = std::fs::remove_file(path);
             }
-        }
-        let (made, files) = made?;
-        self.report(&options, &made, files)
+            match old.is_empty() || !unmade.is_begun {
+                true => unmade.failure,
+                false => {
+                    let (names, text) = (names(&old), unmade.failure.0);
+                    Failure(format!("{text}; {names} holds an unfinished volume"))
+                }
+            }
+        })?;
+        let (files, left_out) = match files {
+            Some(filled) => (Some(filled.files), filled.left_out),
+            None => (None, Ok(())),
+        };
+        self.report(&options, &made, files)?;
+        left_out
     }
 
-    /// Copies what --rootdir names into the new volume; gives how many files.
-    fn fill(&self, mut made: Summary) -> Result<(Summary, Option<u64>), Failure> {
+    /// Makes the volume and fills it.
+    fn attempt(
+        &self,
+        options: &MkfsOptions,
+        room: Room,
+    ) -> Result<(Summary, Option<Filled>), Unmade> {
+        let made = self.make(options, room).map_err(|failure| Unmade {
+            failure,
+            is_full: false,
+            is_begun: false,
+        })?;
+        self.fill(made)
+    }
+
+    /// Copies what --rootdir names into the new volume.
+    fn fill(&self, mut made: Summary) -> Result<(Summary, Option<Filled>), Unmade> {
         let Some(directory) = &self.root.directory else {
             return Ok((made, None));
         };
         let is_quiet = self.quiet || self.json;
-        let filled = self.root.fill(directory, &self.devices, is_quiet);
-        let filled = filled.map_err(|failure| {
-            let names = self.names();
-            Failure(format!("{}; {names} holds an unfinished volume", failure.0))
-        })?;
+        let filled = self.root.fill(directory, &self.devices, is_quiet)?;
         if self.root.shrink {
             made.total_bytes = rootdir::cut(&self.devices)?;
         }
         Ok((made, Some(filled)))
     }
 
-    /// The devices, for messages.
-    fn names(&self) -> String {
-        let names = self.devices.iter().map(|path| path.display().to_string());
-        names.collect::<Vec<_>>().join(" ")
+    /// Whether the one file that was there may become as large as the files may
+    /// need, and is not yet.
+    fn may_enlarge(&self, old: &[PathBuf]) -> Result<bool, Failure> {
+        let ([path], None, Some(needed)) = (old, self.byte_count, self.needed()?) else {
+            return Ok(false);
+        };
+        let file = std::fs::metadata(path).context(path.display())?;
+        Ok(file.is_file() && file.size() < needed)
     }
 
-    fn make(&self, options: &MkfsOptions) -> Result<Summary, Failure> {
+    /// The devices, for messages.
+    fn names(&self) -> String {
+        names(&self.devices)
+    }
+
+    fn make(&self, options: &MkfsOptions, room: Room) -> Result<Summary, Failure> {
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for path in &self.devices {
-            devices.push(Arc::new(self.open(path)?));
+            devices.push(Arc::new(self.open(path, options, room)?));
         }
         // If the command is refused, nothing may have been discarded.
         let all: Vec<&dyn BlockDevice> = devices.iter().map(|device| &**device).collect();
@@ -266,7 +348,7 @@ impl Mkfs {
         .context(self.names())
     }
 
-    fn open(&self, path: &Path) -> Result<FileDevice, Failure> {
+    fn open(&self, path: &Path, options: &MkfsOptions, room: Room) -> Result<FileDevice, Failure> {
         if !path.exists() {
             let Some(size) = self
                 .byte_count
@@ -280,11 +362,18 @@ impl Mkfs {
             return FileDevice::create(path, size).context(path.display());
         }
         let device = FileDevice::open(path, Access::ReadWrite)?;
-        if !self.force {
+        if !self.force && room == Room::AsItIs {
             verify_nothing_there(path, &device)?;
         }
+        // How much room files need is known when they are in the volume. A file
+        // in which they may fit is tried as it is.
+        let is_hopeless = || matches!(verify(&[&device], options), Err(MkfsError::TooSmall { .. }));
         match self.needed()? {
-            Some(needed) if self.byte_count.is_none() => self.enlarged(path, device, needed),
+            Some(needed)
+                if self.byte_count.is_none() && (room == Room::Enlarged || is_hopeless()) =>
+            {
+                self.enlarged(path, device, needed)
+            }
             _ => Ok(device),
         }
     }

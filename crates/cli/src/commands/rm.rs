@@ -1,9 +1,11 @@
 //! `butterfs rm`.
 
 use crate::changes::{Start, name_of};
-use crate::fail::{Context, Done, fail};
+use crate::fail::{Done, Failure};
+use crate::files_bar::FilesBar;
+use crate::left_out::{LeftOut, OnUndone, Undone};
 use crate::place::Place;
-use butterfs::{FsError, Volume};
+use butterfs::{FileType, FsError, Volume};
 use clap::Args;
 
 /// Removes files and directories from a volume that is not mounted.
@@ -12,7 +14,8 @@ use clap::Args;
   butterfs rm disk.img:/etc/nologin
   butterfs rm -r disk.img:/var/cache/apt
 
-Subvolumes are deleted by `butterfs subvolume delete`.")]
+What cannot be removed is named, all else is removed, and the exit code is 1. A directory that
+holds a subvolume stays whole; `butterfs subvolume delete` deletes subvolumes.")]
 pub struct Rm {
     /// Directories with all below them too.
     #[arg(short, long, visible_short_alias = 'R')]
@@ -31,35 +34,42 @@ impl Rm {
     /// Runs it.
     pub fn run(self) -> Done {
         self.start.change(&self.places, |volume| {
-            self.places
-                .iter()
-                .try_for_each(|place| self.remove(volume, place))
+            let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
+            for place in &self.places {
+                self.remove(volume, place, &left_out)
+                    .or_else(|undone| left_out.undone(undone))?;
+            }
+            left_out.ended("removed")
         })
     }
 
-    fn remove(&self, volume: &Volume, place: &Place) -> Done {
+    fn remove(&self, volume: &Volume, place: &Place, left_out: &LeftOut) -> Result<(), Undone> {
         let (parent, name) = match name_of(volume, place) {
             // A directory on the way is missing, and with it the file.
             Err(_) if self.force && volume.attributes(parent_path(place)).is_err() => return Ok(()),
-            found => found?,
+            found => found.map_err(Undone::Entry)?,
         };
         let files = volume.files();
         let found = match files.lookup(parent, name) {
             Err(FsError::NotFound) if self.force => return Ok(()),
-            found => found.context(place)?,
+            found => found.map_err(|error| Undone::from(error).at(place))?,
         };
         if found.subvolume {
-            return fail(format!(
+            return Err(Undone::Entry(Failure(format!(
                 "{place} is a subvolume; `butterfs subvolume delete` deletes it"
-            ));
+            ))));
         }
-        let is_directory = files.attributes(found.inode).context(place)?.is_directory();
+        // What cannot be read is removed as what its name says.
+        let is_directory = found.kind == FileType::Directory;
         if is_directory && !self.recursive {
-            return fail(format!(
+            return Err(Undone::Entry(Failure(format!(
                 "{place} is a directory; -r removes it with all below"
-            ));
+            ))));
         }
-        volume.remove_tree(parent, name).context(place)
+        let removed = volume.remove_tree_where_possible::<Failure>(parent, name, &mut |error| {
+            left_out.undone(Undone::from(error).at(place))
+        });
+        Ok(removed?)
     }
 }
 

@@ -5,6 +5,8 @@
 
 use crate::commands::tar::archive::{self, Left};
 use crate::fail::{Context, Failure, fail};
+use crate::files_bar::FilesBar;
+use crate::left_out::{LeftOut, OnUndone};
 use butterfs::{FileDevice, MkfsOptions, OpenOptions, Volume, mkfs};
 use butterfs_admin::build::{FileTree, Gathered};
 use std::fs::File;
@@ -80,7 +82,12 @@ fn state(
         let write = move || -> Result<Left, Failure> {
             let mut left = Left::default();
             let mut members = tar::Builder::new(BufWriter::with_capacity(1 << 20, writer));
-            archive::add(&mut members, volume, (start, b""), &mut left, &|_| Ok(()))?;
+            // An image is whole, and so are the snapshots of which it is made.
+            let left_out = LeftOut::new(OnUndone::Ends, &FilesBar::new(true));
+            let from = (start, &b""[..]);
+            archive::add(&mut members, volume, from, (&mut left, &left_out), &|_| {
+                Ok(())
+            })?;
             members.into_inner()?.flush()?;
             Ok(left)
         };

@@ -3,9 +3,11 @@
 //! Owns the walk over what is copied. A thread reads names, metadata and
 //! content, in the order in which the volume gets them. What was read and not
 //! yet taken is bounded to some MiB. The thread that takes it learns of each
-//! error at its place, and of a walk that did not reach its end.
+//! error at its place, and decides what becomes of it. The walk goes on behind
+//! it.
 
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Context, Failure, fail};
+use crate::left_out::Undone;
 use butterfs::Volume;
 use rustix::fs::SeekFrom;
 use std::collections::HashSet;
@@ -57,18 +59,11 @@ pub(super) enum Event {
     Data(u64, Vec<u8>),
     /// There is no more of the file.
     End,
-    /// Something below the source may not be read, has gone meanwhile, or is a
-    /// file that holds the volume.
-    LeftOut(Failure),
-}
-
-/// What a walk does about what it may not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unreadable {
-    /// It ends there.
-    Fails,
-    /// It says so and goes on. The source itself must be readable.
-    IsLeftOut,
+    /// The file could not be read to its end, of which this is in place.
+    Failed(Undone),
+    /// Something cannot be read, has gone meanwhile, or is a file that holds the
+    /// volume.
+    LeftOut(Undone),
 }
 
 /// Files of the host by device and inode.
@@ -94,54 +89,60 @@ pub(super) fn files_of(volume: &Volume, first: Option<&Path>) -> Files {
 enum Message {
     Event(Event),
     /// The walk ends here.
-    Ended(Done),
+    Ended,
 }
 
-/// Why a walk stops.
-enum Stop {
-    Failed(Failure),
-    /// Nobody takes what it gives.
-    Unwanted,
-}
-
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
+/// Nobody takes what a walk gives.
+struct Unwanted;
 
 /// A walk over the host, by a thread of its own.
 pub(super) struct Ahead {
     batches: Receiver<Vec<Message>>,
     batch: std::vec::IntoIter<Message>,
+    /// The last entry was a file whose end did not come yet.
+    is_in_file: bool,
 }
 
 impl Ahead {
     /// Walks over `host` and everything below it. Its root gets the name
     /// `name`. The files in `own` hold the volume, and are not copied into it.
-    pub(super) fn new(
-        host: PathBuf,
-        name: Vec<u8>,
-        unreadable: Unreadable,
-        own: Arc<Files>,
-    ) -> Result<Self, Failure> {
+    pub(super) fn new(host: PathBuf, name: Vec<u8>, own: Arc<Files>) -> Result<Self, Failure> {
         let (sender, batches) = sync_channel(BATCHES);
         std::thread::Builder::new()
             .name("read host".into())
-            .spawn(move || walk(host, name, unreadable, own, sender))
+            .spawn(move || walk(host, name, own, sender))
             .context("a thread")?;
         Ok(Self {
             batches,
             batch: Vec::new().into_iter(),
+            is_in_file: false,
         })
+    }
+
+    /// Passes over what is left of the file that is being read.
+    pub(super) fn skip_file(&mut self) -> Result<(), Failure> {
+        while self.is_in_file {
+            self.next()?;
+        }
+        Ok(())
     }
 
     /// The next event; `None` at the end of the walk.
     pub(super) fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             match self.batch.next() {
-                Some(Message::Event(event)) => return Ok(Some(event)),
-                Some(Message::Ended(ended)) => return ended.map(|()| None),
+                Some(Message::Event(event)) => {
+                    self.is_in_file = match &event {
+                        Event::Entry(entry) => entry.metadata.is_file(),
+                        Event::Data(..) => true,
+                        Event::End | Event::Failed(_) | Event::LeftOut(_) => false,
+                    };
+                    return Ok(Some(event));
+                }
+                Some(Message::Ended) => {
+                    self.is_in_file = false;
+                    return Ok(None);
+                }
                 None => match self.batches.recv() {
                     Ok(batch) => self.batch = batch.into_iter(),
                     Err(_) => {
@@ -155,30 +156,21 @@ impl Ahead {
     }
 }
 
-fn walk(
-    host: PathBuf,
-    name: Vec<u8>,
-    unreadable: Unreadable,
-    own: Arc<Files>,
-    batches: SyncSender<Vec<Message>>,
-) {
+fn walk(host: PathBuf, name: Vec<u8>, own: Arc<Files>, batches: SyncSender<Vec<Message>>) {
     let mut walk = Walk {
         batches,
         batch: Vec::new(),
         bytes: 0,
-        unreadable,
         own,
         directories: 0,
         seen: HashSet::new(),
         names: vec![0; ATTRIBUTES_MAX],
         value: vec![0; ATTRIBUTES_MAX],
     };
-    let ended = match walk.run(host, name) {
-        Ok(()) => Ok(()),
-        Err(Stop::Failed(failure)) => Err(failure),
-        Err(Stop::Unwanted) => return,
-    };
-    walk.batch.push(Message::Ended(ended));
+    if walk.run(host, name).is_err() {
+        return;
+    }
+    walk.batch.push(Message::Ended);
     // A receiver that does not take it wants no more.
     let _ = walk.send();
 }
@@ -208,7 +200,6 @@ struct Walk {
     batch: Vec<Message>,
     /// Data in the batch.
     bytes: usize,
-    unreadable: Unreadable,
     own: Arc<Files>,
     /// Directories so far.
     directories: usize,
@@ -219,13 +210,13 @@ struct Walk {
 }
 
 impl Walk {
-    fn send(&mut self) -> Result<(), Stop> {
+    fn send(&mut self) -> Result<(), Unwanted> {
         self.bytes = 0;
         let batch = std::mem::take(&mut self.batch);
-        self.batches.send(batch).map_err(|_| Stop::Unwanted)
+        self.batches.send(batch).map_err(|_| Unwanted)
     }
 
-    fn give(&mut self, event: Event) -> Result<(), Stop> {
+    fn give(&mut self, event: Event) -> Result<(), Unwanted> {
         if let Event::Data(_, data) = &event {
             self.bytes += data.len();
         }
@@ -236,7 +227,7 @@ impl Walk {
         Ok(())
     }
 
-    fn run(&mut self, host: PathBuf, name: Vec<u8>) -> Result<(), Stop> {
+    fn run(&mut self, host: PathBuf, name: Vec<u8>) -> Result<(), Unwanted> {
         let mut waiting = vec![(host, 0, name)];
         while let Some((path, directory, name)) = waiting.pop() {
             let Opened {
@@ -248,19 +239,14 @@ impl Walk {
             } = match self.open(&path) {
                 Ok(Some(opened)) => opened,
                 Ok(None) => {
-                    let failure = holds_volume(&path);
-                    if directory == 0 || self.unreadable == Unreadable::Fails {
-                        return Err(failure.into());
-                    }
-                    self.give(Event::LeftOut(failure))?;
+                    self.give(Event::LeftOut(Undone::Entry(holds_volume(&path))))?;
                     continue;
                 }
-                Err(error) if directory > 0 && self.leaves_out(&error) => {
-                    let failure = Failure(format!("{}: {error}", path.display()));
-                    self.give(Event::LeftOut(failure))?;
+                Err(error) => {
+                    let undone = Undone::from(error).at(path.display());
+                    self.give(Event::LeftOut(undone))?;
                     continue;
                 }
-                Err(error) => return Err(error).context(path.display())?,
             };
             if metadata.is_dir() {
                 self.directories += 1;
@@ -279,20 +265,17 @@ impl Walk {
                 attributes,
                 target,
             })))?;
-            if let Some(file) = content {
-                self.data(&path, &file, size)?;
-            }
-            if is_file {
-                self.give(Event::End)?;
+            let read = match content {
+                Some(file) => self.data(&file, size)?,
+                None => Ok(()),
+            };
+            match read {
+                Ok(()) if is_file => self.give(Event::End)?,
+                Ok(()) => {}
+                Err(undone) => self.give(Event::Failed(undone))?,
             }
         }
         Ok(())
-    }
-
-    /// Whether the walk goes on after an error.
-    fn leaves_out(&self, error: &io::Error) -> bool {
-        let kinds = [io::ErrorKind::PermissionDenied, io::ErrorKind::NotFound];
-        self.unreadable == Unreadable::IsLeftOut && kinds.contains(&error.kind())
     }
 
     /// Reads all but the data of what is at a path; `None` for a file that holds
@@ -336,15 +319,15 @@ impl Walk {
         Ok(Some(file))
     }
 
-    /// Gives data, not holes.
-    fn data(&mut self, path: &Path, file: &File, size: u64) -> Result<(), Stop> {
+    /// Gives data, not holes. The inner error is the file's.
+    fn data(&mut self, file: &File, size: u64) -> Result<Result<(), Undone>, Unwanted> {
         let mut at = 0;
         while at < size {
             let (start, end) = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-                Ok(start) => {
-                    let hole = rustix::fs::seek(file, SeekFrom::Hole(start));
-                    (start, hole.context(path.display())?)
-                }
+                Ok(start) => match rustix::fs::seek(file, SeekFrom::Hole(start)) {
+                    Ok(hole) => (start, hole),
+                    Err(error) => return Ok(Err(error.into())),
+                },
                 Err(rustix::io::Errno::NXIO) => break,
                 // A file system that knows no holes.
                 Err(_) => (at, size),
@@ -353,16 +336,21 @@ impl Walk {
             while at < end.min(size) {
                 let left = usize::try_from(end.min(size) - at).unwrap_or(STEP);
                 let mut data = vec![0; left.min(STEP)];
-                let count = file.read_at(&mut data, at).context(path.display())?;
-                if count == 0 {
-                    return Ok(());
-                }
+                let count = match file.read_at(&mut data, at) {
+                    Ok(0) => {
+                        return Ok(Err(Undone::Entry(Failure(format!(
+                            "it ended after {at} of {size} bytes; something changes it"
+                        )))));
+                    }
+                    Ok(count) => count,
+                    Err(error) => return Ok(Err(error.into())),
+                };
                 data.truncate(count);
                 self.give(Event::Data(at, data))?;
                 at += count as u64;
             }
         }
-        Ok(())
+        Ok(Ok(()))
     }
 
     /// Extended attributes.

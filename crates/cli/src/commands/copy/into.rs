@@ -4,17 +4,18 @@
 //! one makes inodes and names, one brings the data of complete files to the
 //! device.
 
-use super::host::{Ahead, Entry, Event, Files, Unreadable, files_of, holds_volume};
+use super::host::{Ahead, Entry, Event, Files, files_of, holds_volume};
 use super::tally::Tally;
 use crate::changes::verify_is_name_of_file;
 use crate::fail::{Context, Done, Failure, fail};
+use crate::left_out::Undone;
 use crate::place::Place;
 use crate::whole_file::name_beside;
 use butterfs::{
     Flusher, FsError, Inode, InodeFlags, InodeId, NewInode, OldName, Owner, RenameMode,
     SetAttributes, SetMode, SetTime, Timespec, Volume,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
@@ -31,9 +32,11 @@ struct Work<'a> {
     owner: Option<Owner>,
     /// Inodes made for files of the host that have several names, the first of each.
     linked: HashMap<(u64, u64), InodeId>,
+    /// Files of the host that have several names, and of which the data were
+    /// read and not copied. They are read again for their next name.
+    unlinked: HashSet<(u64, u64)>,
     flusher: Flusher,
     tally: &'a mut Tally,
-    unreadable: Unreadable,
     /// Files that hold the volume.
     own: Arc<Files>,
 }
@@ -55,9 +58,9 @@ impl Filled<'_> {
             flags: Some(self.flags),
             owner: None,
             linked: HashMap::new(),
+            unlinked: HashSet::new(),
             flusher: Flusher::new(self.volume.files()),
             tally,
-            unreadable: Unreadable::Fails,
             own: Arc::new(files_of(self.volume, None)),
         };
         work.copy(directory, Target::Directory(self.volume.files().root()))
@@ -85,9 +88,9 @@ pub fn copy(
         flags: None,
         owner,
         linked: HashMap::new(),
+        unlinked: HashSet::new(),
         flusher: Flusher::new(volume.files()),
         tally,
-        unreadable: Unreadable::IsLeftOut,
         own: Arc::new(files_of(volume, Some(&place.volume))),
     };
     for source in sources.iter().map(Path::new) {
@@ -138,50 +141,58 @@ impl Work<'_> {
             Target::Named(_, name) => name.to_vec(),
             Target::Directory(_) => Vec::new(),
         };
-        let mut host = Ahead::new(
-            host.to_path_buf(),
-            name,
-            self.unreadable,
-            Arc::clone(&self.own),
-        )?;
+        let mut host = Ahead::new(host.to_path_buf(), name, Arc::clone(&self.own))?;
         // Directories get their metadata after their content. Otherwise the
-        // content would inherit their default ACLs and change their times.
-        let mut directories: Vec<(Arc<Inode>, Box<Entry>)> = Vec::new();
+        // content would inherit their default ACLs and change their times. One
+        // that is left out has none, and is left out with all below it.
+        let mut directories: Vec<Option<(Arc<Inode>, Box<Entry>)>> = Vec::new();
         while let Some(event) = host.next()? {
             self.tally.check_interrupt()?;
             let entry = match event {
                 Event::Entry(entry) => entry,
-                Event::LeftOut(failure) => {
-                    self.tally.unreadable(&failure);
+                Event::LeftOut(undone) => {
+                    self.tally.left_out.undone(undone)?;
                     continue;
                 }
-                Event::Data(..) | Event::End => {
+                Event::Data(..) | Event::End | Event::Failed(_) => {
                     return fail("internal error, please report it: data without a file");
                 }
             };
             let parent = match (entry.directory.checked_sub(1), &target) {
-                (None, Target::Named(parent, _)) => *parent,
+                (None, Target::Named(parent, _)) => Some(*parent),
                 (None, Target::Directory(root)) => {
                     let root = self.volume.files().inode(*root)?;
-                    directories.push((root, entry));
+                    directories.push(Some((root, entry)));
                     continue;
                 }
-                (Some(at), _) => directories[at].0.id,
+                (Some(at), _) => directories[at].as_ref().map(|(made, _)| made.id),
             };
-            if entry.metadata.is_dir() {
-                let made = self.directory(&entry.metadata, parent, &entry.name);
-                let inode = made.context(entry.path.display())?;
-                self.set_flags(&entry, &inode)?;
-                directories.push((inode, entry));
-            } else {
-                let copied = self.file(&entry, parent, &mut host);
-                copied.map_err(|failure| failure.at(entry.path.display()))?;
+            let is_directory = entry.metadata.is_dir();
+            let made = match parent {
+                None => None,
+                Some(parent) => {
+                    let tried = match is_directory {
+                        true => self.directory(&entry, parent).map(Some),
+                        false => self.file(&entry, parent, &mut host).map(|()| None),
+                    };
+                    self.tally.left_out.entry(entry.path.display(), tried)?
+                }
+            };
+            host.skip_file()?;
+            match made {
+                Some(_) => self.tally.file(),
+                None if !is_directory && entry.metadata.nlink() > 1 => {
+                    self.unlinked.insert(identity(&entry.metadata));
+                }
+                None => {}
             }
-            self.tally.file();
+            if is_directory {
+                directories.push(made.flatten().map(|inode| (inode, entry)));
+            }
         }
-        for (inode, entry) in directories.iter().rev() {
+        for (inode, entry) in directories.iter().rev().flatten() {
             let set = self.metadata(entry, inode);
-            set.map_err(|failure| failure.at(entry.path.display()))?;
+            self.tally.left_out.entry(entry.path.display(), set)?;
         }
         Ok(())
     }
@@ -201,31 +212,54 @@ impl Work<'_> {
     }
 
     /// Makes a directory, or finds it.
-    fn directory(
-        &self,
-        metadata: &Metadata,
-        parent: InodeId,
-        name: &[u8],
-    ) -> Result<Arc<Inode>, FsError> {
+    fn directory(&self, entry: &Entry, parent: InodeId) -> Result<Arc<Inode>, Undone> {
+        let (metadata, name) = (&entry.metadata, &entry.name[..]);
         let files = self.volume.files();
-        match files.lookup(parent, name) {
+        let inode = match files.lookup(parent, name) {
             Ok(found) if files.attributes(found.inode)?.is_directory() => {
-                return files.inode(found.inode);
+                Some(files.inode(found.inode)?)
             }
-            Ok(_) => files.unlink(parent, name)?,
-            Err(FsError::NotFound) => {}
-            Err(error) => return Err(error),
+            Ok(_) => {
+                files.unlink(parent, name)?;
+                None
+            }
+            Err(FsError::NotFound) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let inode = match inode {
+            Some(inode) => inode,
+            None => {
+                let new = NewInode::new(metadata.mode(), self.owner(metadata));
+                files.create(parent, name, &new)?
+            }
+        };
+        self.set_flags(entry, &inode)?;
+        Ok(inode)
+    }
+
+    /// Copies what is not a directory.
+    fn file(&mut self, entry: &Entry, parent: InodeId, host: &mut Ahead) -> Result<(), Undone> {
+        let is_again = self.unlinked.remove(&identity(&entry.metadata));
+        if !is_again || !entry.metadata.is_file() {
+            return self.file_from(entry, parent, host);
         }
-        files.create(
-            parent,
-            name,
-            &NewInode::new(metadata.mode(), self.owner(metadata)),
-        )
+        let own = Arc::clone(&self.own);
+        let mut again = Ahead::new(entry.path.clone(), entry.name.clone(), own)?;
+        match again.next()? {
+            Some(Event::Entry(entry)) => self.file_from(&entry, parent, &mut again),
+            Some(Event::LeftOut(undone)) => Err(undone),
+            _ => Err(Undone::Entry(Failure("it is no file any more".to_owned()))),
+        }
     }
 
     /// Copies what is not a directory. It gets its name when it is complete,
     /// and replaces what had the name.
-    fn file(&mut self, entry: &Entry, parent: InodeId, host: &mut Ahead) -> Done {
+    fn file_from(
+        &mut self,
+        entry: &Entry,
+        parent: InodeId,
+        host: &mut Ahead,
+    ) -> Result<(), Undone> {
         let (metadata, name) = (&entry.metadata, &entry.name[..]);
         let files = self.volume.files();
         let old = match files.lookup(parent, name) {
@@ -237,7 +271,7 @@ impl Work<'_> {
             Err(error) => return Err(error.into()),
         };
         let several_names = metadata.nlink() > 1;
-        let identity = (metadata.dev(), metadata.ino());
+        let identity = identity(metadata);
         if several_names && let Some(id) = self.linked.get(&identity) {
             if metadata.is_file() {
                 while next_data(host)?.is_some() {}
@@ -266,7 +300,7 @@ impl Work<'_> {
         }
         let inode = files.create_unnamed(parent, &new)?;
         files.pin(&inode);
-        let flagged = self.set_flags(entry, &inode).map_err(Failure::from);
+        let flagged = self.set_flags(entry, &inode).map_err(Undone::from);
         let filled = flagged.and_then(|()| self.fill(entry, &inode, host));
         let made = filled.and_then(|bytes| {
             self.give_name(inode.id, parent, name, old)?;
@@ -287,12 +321,7 @@ impl Work<'_> {
 
     /// Fills a new inode with data and metadata. Returns the number of bytes
     /// written.
-    fn fill(
-        &mut self,
-        entry: &Entry,
-        inode: &Arc<Inode>,
-        host: &mut Ahead,
-    ) -> Result<u64, Failure> {
+    fn fill(&mut self, entry: &Entry, inode: &Arc<Inode>, host: &mut Ahead) -> Result<u64, Undone> {
         let mut bytes = 0;
         if entry.metadata.is_file() {
             while let Some((at, data)) = next_data(host)? {
@@ -338,7 +367,7 @@ impl Work<'_> {
         moved
     }
 
-    fn metadata(&mut self, entry: &Entry, inode: &Arc<Inode>) -> Done {
+    fn metadata(&mut self, entry: &Entry, inode: &Arc<Inode>) -> Result<(), Undone> {
         let metadata = &entry.metadata;
         let files = self.volume.files();
         let owner = self.owner(metadata);
@@ -359,8 +388,13 @@ impl Work<'_> {
         for (name, value) in &entry.attributes {
             match files.set_xattr(inode, name, value, SetMode::Any) {
                 Ok(()) => {}
-                Err(FsError::NotSupported(_)) => self.tally.leave_out(),
-                Err(error) => return Err(error.into()),
+                Err(FsError::NotSupported(_)) => self.tally.refuse(),
+                Err(error) => {
+                    let name = String::from_utf8_lossy(name);
+                    let undone = Undone::from(error).at(format!("its attribute {name}"));
+                    let undone = undone.at(entry.path.display());
+                    self.tally.left_out.attribute(undone)?;
+                }
             }
         }
         let birth = metadata.created().ok();
@@ -375,14 +409,20 @@ impl Work<'_> {
     }
 }
 
+/// What all names of a file of the host have in common.
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
 /// The next data of the file that is being read; `None` at its end.
-fn next_data(host: &mut Ahead) -> Result<Option<(u64, Vec<u8>)>, Failure> {
+fn next_data(host: &mut Ahead) -> Result<Option<(u64, Vec<u8>)>, Undone> {
     match host.next()? {
         Some(Event::Data(at, data)) => Ok(Some((at, data))),
         Some(Event::End) => Ok(None),
-        Some(Event::Entry(_) | Event::LeftOut(_)) | None => {
-            fail("internal error, please report it: a file without an end")
-        }
+        Some(Event::Failed(undone)) => Err(undone),
+        Some(Event::Entry(_) | Event::LeftOut(_)) | None => Err(Undone::All(Failure(
+            "internal error, please report it: a file without an end".to_owned(),
+        ))),
     }
 }
 

@@ -4,13 +4,15 @@
 //! file with several names is made by the first thread, so that its first name
 //! exists before the others.
 
-use super::tally::{TOLD_MAX, Tally};
+use super::tally::Tally;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::files_bar::{self, Holes};
+use crate::left_out::{LeftOut, Undone};
 use crate::place::Place;
 use crate::whole_file::{check_is_no_volume, check_is_unused, name_beside_by};
-use butterfs::{Attributes, FsError, Inode, InodeId, SeekTarget, Timespec, Volume, Walk};
+use butterfs::{Attributes, Doubts, FsError, Inode, InodeId, SeekTarget, Timespec, Volume, Walk};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timestamps, XattrFlags};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -46,6 +48,7 @@ struct Work<'a> {
     number: usize,
     linked: HashMap<InodeId, PathBuf>,
     done: &'a Counts,
+    left_out: &'a LeftOut,
     told: files_bar::Done,
     /// Somebody wants the copying to end.
     asked: Arc<AtomicBool>,
@@ -57,53 +60,16 @@ struct Work<'a> {
 struct Counts {
     files: AtomicU64,
     bytes: AtomicU64,
-    left_out: AtomicU64,
-    /// Files and directories that could not be read: the first of them.
-    unreadable: Mutex<Vec<Failure>>,
-    unreadable_count: AtomicU64,
+    refused: AtomicU64,
 }
 
-impl Counts {
-    fn unreadable(&self, failure: Failure) {
-        self.unreadable_count.fetch_add(1, Ordering::Relaxed);
-        let told = self.unreadable.lock();
-        let mut told = told.unwrap_or_else(PoisonError::into_inner);
-        if (told.len() as u64) <= TOLD_MAX {
-            told.push(failure);
-        }
-    }
-}
-
-/// Why a copy was not made.
-enum Unmade {
-    /// The volume is damaged there. Other files may be whole.
-    Unreadable(FsError),
-    /// The host does not take it, or copying ends.
-    Failed(Failure),
-}
-
-impl From<FsError> for Unmade {
-    fn from(error: FsError) -> Self {
-        Self::Unreadable(error)
-    }
-}
-
-impl From<Failure> for Unmade {
-    fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
-    }
-}
-
-impl From<io::Error> for Unmade {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-impl From<rustix::io::Errno> for Unmade {
-    fn from(error: rustix::io::Errno) -> Self {
-        Self::Failed(error.into())
-    }
+/// A copy that is being made.
+#[derive(Clone, Copy)]
+struct Copy<'p> {
+    /// Where it is now.
+    path: &'p Path,
+    /// What it is called when it is whole.
+    name: &'p Path,
 }
 
 /// A file to make.
@@ -147,7 +113,10 @@ impl Source<'_> {
 
 fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut Tally) -> Done {
     let (volume, place) = (source.volume, source.place);
-    let start = volume.resolve(place.path.as_bytes())?;
+    let found = volume.resolve(place.path.as_bytes()).map_err(Undone::from);
+    let Some(start) = tally.left_out.entry(place, found)? else {
+        return Ok(());
+    };
     let mut target = PathBuf::from(destination);
     let name = place
         .path
@@ -179,12 +148,13 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
         failure: Mutex::new(None),
     };
     let done = Counts::default();
-    let mut work = Work::new(source, &done, tally, 0);
+    let shared = &*tally;
+    let mut work = Work::new(source, &done, shared, 0);
     let mut directories = Vec::new();
     let walked = std::thread::scope(|scope| {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         for number in 1..=threads {
-            let mut work = Work::new(source, &done, tally, number);
+            let mut work = Work::new(source, &done, shared, number);
             let queue = &queue;
             let started =
                 std::thread::Builder::new().spawn_scoped(scope, move || work.make_all(queue));
@@ -218,19 +188,19 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
                     together.push((path, of));
                     return Ok(Walk::Enter);
                 }
-                match is_given && path.as_os_str() == destination {
+                let is_there = is_given && path.as_os_str() == destination;
+                match is_there {
                     true => work.made(),
-                    false => work.make_whole(&path, &of)?,
+                    // What is below has no place then.
+                    false if !work.make_whole(&path, &of)? => return Ok(Walk::Skip),
+                    false => {}
                 }
                 if of.is_directory() {
                     directories.push((path, of));
                 }
                 Ok(Walk::Enter)
             },
-            &mut |error| {
-                done.unreadable(Failure::from(error).at(place));
-                Ok(())
-            },
+            &mut |error| shared.left_out.undone(Undone::from(error).at(place)),
         );
         let _ = sender.send(together);
         drop(sender);
@@ -241,41 +211,35 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
     let mut result = first.map_or(walked, Err);
     if result.is_ok() {
         // Last, because making their content changed their times.
-        result = directories.iter().rev().try_for_each(|(path, of)| {
-            let set = work.metadata(path, of);
-            set.map_err(|failure| failure.at(path.display()))
-        });
+        let mut set = directories.iter().rev();
+        result = set.try_for_each(|(path, of)| work.metadata(Copy { path, name: path }, of));
     }
+    drop(work);
     tally.files += done.files.load(Ordering::Relaxed);
     tally.bytes += done.bytes.load(Ordering::Relaxed);
-    tally.left_out += done.left_out.load(Ordering::Relaxed);
-    let told = done.unreadable.into_inner();
-    for failure in told.unwrap_or_else(PoisonError::into_inner) {
-        tally.unreadable(&failure);
-    }
-    tally.unreadable += done
-        .unreadable_count
-        .load(Ordering::Relaxed)
-        .saturating_sub(TOLD_MAX + 1);
+    tally.refused += done.refused.load(Ordering::Relaxed);
+    let passed_over = volume.files().store().read().nodes_passed_over();
+    tally.left_out.nodes_passed_over(passed_over);
     result
 }
 
 impl<'a> Work<'a> {
-    fn new(source: &Source<'a>, done: &'a Counts, tally: &Tally, number: usize) -> Self {
+    fn new(source: &Source<'a>, done: &'a Counts, tally: &'a Tally, number: usize) -> Self {
         Self {
             volume: source.volume,
             keeps_owner: source.keeps_owner,
             number,
             linked: HashMap::new(),
             done,
+            left_out: &tally.left_out,
             told: tally.bar.done(),
             asked: tally.interrupt.asked(),
             buffer: Vec::new(),
         }
     }
 
-    fn leave_out(&self) {
-        self.done.left_out.fetch_add(1, Ordering::Relaxed);
+    fn refuse(&self) {
+        self.done.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     fn check_interrupt(&self) -> Done {
@@ -300,23 +264,21 @@ impl<'a> Work<'a> {
             // Somebody must take what comes after a panic, too.
             let made = catch_unwind(AssertUnwindSafe(|| self.make_whole(&path, &of)));
             match made {
-                Ok(Ok(())) => {}
+                Ok(Ok(_)) => {}
                 Ok(Err(failure)) => queue.fail(failure),
                 Err(_) => queue.fail(Failure(format!("{}: a panic", path.display()))),
             }
         }
     }
 
-    fn make_whole(&mut self, path: &Path, of: &Attributes) -> Done {
-        match self.make(path, of) {
-            Ok(()) => self.made(),
-            Err(Unmade::Unreadable(error)) => {
-                self.done
-                    .unreadable(Failure::from(error).at(path.display()));
-            }
-            Err(Unmade::Failed(failure)) => return Err(failure.at(path.display())),
+    /// Whether it was made, and not left out.
+    fn make_whole(&mut self, path: &Path, of: &Attributes) -> Result<bool, Failure> {
+        let tried = self.make(path, of);
+        let made = self.left_out.entry(path.display(), tried)?.is_some();
+        if made {
+            self.made();
         }
-        Ok(())
+        Ok(made)
     }
 
     fn made(&self) {
@@ -324,66 +286,75 @@ impl<'a> Work<'a> {
         self.told.file();
     }
 
-    fn make(&mut self, path: &Path, of: &Attributes) -> Result<(), Unmade> {
+    fn make(&mut self, path: &Path, of: &Attributes) -> Result<(), Undone> {
         self.check_interrupt()?;
         if of.is_directory() {
             // Nobody else may look in before it has its own permissions.
             return match std::fs::DirBuilder::new().mode(0o700).create(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
-                Err(_) if !std::fs::symlink_metadata(path)?.is_dir() => {
-                    Ok(fail("it is there already and is no directory")?)
-                }
+                Err(_) if !std::fs::symlink_metadata(path)?.is_dir() => Err(Undone::Entry(
+                    Failure("it is there already and is no directory".to_owned()),
+                )),
                 _ => Ok(()),
             };
         }
         if of.mode & libc::S_IFMT == libc::S_IFREG {
-            check_replaceable(path)?;
+            check_replaceable(path).map_err(Undone::Entry)?;
         }
-        check_is_unused(path)?;
+        check_is_unused(path).map_err(Undone::Entry)?;
         let temporary = name_beside_by(self.number, path);
         // Left by a killed process that had the same number.
         let _ = std::fs::remove_file(&temporary);
-        let made = self
-            .make_at(&temporary, of)
-            .and_then(|()| Ok(std::fs::rename(&temporary, path)?));
+        let at = Copy {
+            path: &temporary,
+            name: path,
+        };
+        let made = self.make_at(at, of).and_then(|doubts| {
+            std::fs::rename(&temporary, path)?;
+            Ok(doubts)
+        });
         if made.is_err() {
             let _ = std::fs::remove_file(&temporary);
         }
-        made?;
+        let doubts = made?;
+        self.left_out.doubtful(path.display(), &doubts);
         if of.nlink > 1 {
             self.linked.entry(of.id).or_insert_with(|| path.to_owned());
         }
         Ok(())
     }
 
-    /// Makes what is no directory, whole.
-    fn make_at(&mut self, path: &Path, of: &Attributes) -> Result<(), Unmade> {
+    /// Makes what is no directory, whole. Gives which bytes of it may be wrong.
+    fn make_at(&mut self, at: Copy<'_>, of: &Attributes) -> Result<Doubts, Undone> {
+        let (path, mut doubts) = (at.path, Doubts::default());
         if let Some(first) = self.linked.get(&of.id) {
-            return Ok(std::fs::hard_link(first, path)?);
+            std::fs::hard_link(first, path)?;
+            return Ok(doubts);
         }
-        let kind = match of.mode & libc::S_IFMT {
+        let node = |kind| {
+            let (major, minor) = ((of.rdev >> 20) as u32, (of.rdev & 0xf_ffff) as u32);
+            let device = rustix::fs::makedev(major, minor);
+            rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device)
+        };
+        match of.mode & libc::S_IFMT {
             libc::S_IFREG => {
                 let inode = self.volume.files().inode(of.id)?;
-                self.content(path, &inode, of.size)?;
-                return Ok(self.metadata(path, of)?);
+                doubts = self.content(path, &inode, of.size)?;
             }
             libc::S_IFLNK => {
                 let target = self.volume.files().read_link(of.id)?;
                 std::os::unix::fs::symlink(OsStr::from_bytes(&target), path)?;
-                return Ok(self.metadata(path, of)?);
             }
-            libc::S_IFCHR => FileType::CharacterDevice,
-            libc::S_IFBLK => FileType::BlockDevice,
-            libc::S_IFIFO => FileType::Fifo,
-            _ => FileType::Socket,
-        };
-        let (major, minor) = ((of.rdev >> 20) as u32, (of.rdev & 0xf_ffff) as u32);
-        let device = rustix::fs::makedev(major, minor);
-        rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(0o600), device)?;
-        Ok(self.metadata(path, of)?)
+            libc::S_IFCHR => node(FileType::CharacterDevice)?,
+            libc::S_IFBLK => node(FileType::BlockDevice)?,
+            libc::S_IFIFO => node(FileType::Fifo)?,
+            _ => node(FileType::Socket)?,
+        }
+        self.metadata(at, of)?;
+        Ok(doubts)
     }
 
-    fn content(&mut self, path: &Path, inode: &Inode, size: u64) -> Result<(), Unmade> {
+    fn content(&mut self, path: &Path, inode: &Inode, size: u64) -> Result<Doubts, Undone> {
         let files = self.volume.files();
         let file = File::options()
             .write(true)
@@ -394,6 +365,7 @@ impl<'a> Work<'a> {
         if self.buffer.len() < room {
             self.buffer.resize(room, 0);
         }
+        let doubts = Doubts::default();
         let mut at = 0;
         while at < size {
             at = match files.seek(inode, SeekTarget::Data, at) {
@@ -405,7 +377,8 @@ impl<'a> Work<'a> {
             while at < end {
                 self.check_interrupt()?;
                 let room = (end - at).min(STEP) as usize;
-                let count = files.read(inode, at, &mut self.buffer[..room])?;
+                let buffer = &mut self.buffer[..room];
+                let count = files.read_doubtful(inode, at, buffer, &doubts)?;
                 if count == 0 {
                     break;
                 }
@@ -415,10 +388,39 @@ impl<'a> Work<'a> {
                 self.told.data(count as u64);
             }
         }
-        Ok(file.set_len(size)?)
+        file.set_len(size)?;
+        Ok(doubts)
     }
 
-    fn metadata(&mut self, path: &Path, of: &Attributes) -> Done {
+    /// Gives a copy its metadata. What the host does not take of them is named;
+    /// the copy stays.
+    ///
+    /// # Errors
+    /// What ends the copying.
+    fn metadata(&self, at: Copy<'_>, of: &Attributes) -> Done {
+        let Copy { path, name } = at;
+        self.named(name, "its owner and permissions", self.rights(path, of))?;
+        self.attributes(at, of)?;
+        let times = Timestamps {
+            last_access: timespec(of.atime),
+            last_modification: timespec(of.mtime),
+        };
+        let set = rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW);
+        self.named(name, "its times", set.map_err(io::Error::from))
+    }
+
+    /// Names what of an entry is lost, if an error says so.
+    fn named<E: Into<Undone>>(&self, name: &Path, what: &str, set: Result<(), E>) -> Done {
+        match set {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let undone = error.into().at(what).at(name.display());
+                self.left_out.attribute(undone)
+            }
+        }
+    }
+
+    fn rights(&self, path: &Path, of: &Attributes) -> io::Result<()> {
         // An ordinary user cannot give files away; cp -a continues in this
         // case, too.
         let owner = (of.uid, of.gid);
@@ -430,7 +432,7 @@ impl<'a> Work<'a> {
             }
         };
         if self.keeps_owner && !kept {
-            self.leave_out();
+            self.refuse();
         }
         if of.mode & libc::S_IFMT != libc::S_IFLNK {
             // A program that runs as its owner must not run as somebody else.
@@ -438,31 +440,52 @@ impl<'a> Work<'a> {
             let mode = std::fs::Permissions::from_mode(of.mode & bits);
             std::fs::set_permissions(path, mode)?;
         }
-        if let Err(error) = self.attributes(path, of) {
-            let failure = Failure::from(error).at("its extended attributes");
-            self.done.unreadable(failure.at(path.display()));
-        }
-        let times = Timestamps {
-            last_access: timespec(of.atime),
-            last_modification: timespec(of.mtime),
-        };
-        rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(())
     }
-}
 
-impl Work<'_> {
     /// Gives a copy the extended attributes.
-    fn attributes(&self, path: &Path, of: &Attributes) -> Result<(), FsError> {
+    fn attributes(&self, at: Copy<'_>, of: &Attributes) -> Done {
         let files = self.volume.files();
-        for name in files.list_xattrs(of.id)? {
-            let value = files.get_xattr(of.id, &name)?;
-            if rustix::fs::lsetxattr(path, &name[..], &value, XattrFlags::empty()).is_err() {
-                self.leave_out();
+        let names = files.list_xattrs(of.id);
+        let names = match names {
+            Ok(names) => names,
+            Err(error) => return self.named(at.name, "its attributes", Err(error)),
+        };
+        for name in names {
+            let what = format!("its attribute {}", String::from_utf8_lossy(&name));
+            let value = match files.get_xattr(of.id, &name) {
+                Ok(value) => value,
+                Err(error) => {
+                    self.named(at.name, &what, Err(error))?;
+                    continue;
+                }
+            };
+            let set = rustix::fs::lsetxattr(at.path, &name[..], &value, XattrFlags::empty());
+            match set {
+                Ok(()) => {}
+                Err(error) if is_refusal(&name, error) => self.refuse(),
+                // No space for an attribute may mean that no attribute has as
+                // much. A file system that is full says so for the next file.
+                Err(error) => {
+                    let failure = Failure::from(io::Error::from(error)).at(&what);
+                    let undone = Undone::Entry(failure.at(at.name.display()));
+                    self.left_out.attribute(undone)?;
+                }
             }
         }
         Ok(())
     }
+}
+
+/// Whether the host may refuse an attribute of this name without a loss that
+/// must be named: attributes of the system need rights, and some belong to one
+/// file system alone. What users have written, and access control lists, are not
+/// among them.
+fn is_refusal(name: &[u8], error: Errno) -> bool {
+    let is_right = matches!(error, Errno::PERM | Errno::ACCESS);
+    let of_system: [&[u8]; 3] = [b"trusted.", b"security.", b"btrfs."];
+    let is_of_system = of_system.iter().any(|prefix| name.starts_with(prefix));
+    is_of_system && (is_right || error == Errno::OPNOTSUPP)
 }
 
 /// Errors if a copy would take the place of a device, FIFO or socket, also one

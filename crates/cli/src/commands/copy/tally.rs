@@ -3,9 +3,7 @@
 use crate::fail::{Done, Failure, fail};
 use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
-
-/// How many things that could not be read are named.
-pub(super) const TOLD_MAX: u64 = 20;
+use crate::left_out::{LeftOut, OnUndone};
 
 /// What was copied so far.
 pub struct Tally {
@@ -15,23 +13,25 @@ pub struct Tally {
     pub files: u64,
     /// Bytes of content.
     pub bytes: u64,
-    /// Metadata that the host did not accept.
-    pub left_out: u64,
-    /// What could not be read, with all below it.
-    pub unreadable: u64,
+    /// Owners and attributes that only root can set, or that only other file
+    /// systems know.
+    pub refused: u64,
+    /// What could not be copied.
+    pub left_out: LeftOut,
     /// Whether somebody wants it to end.
     pub interrupt: Interrupt,
 }
 
 impl Tally {
     /// Nothing yet; shown unless `quiet`.
-    pub fn new(quiet: bool) -> Result<Self, Failure> {
+    pub fn new(quiet: bool, rule: OnUndone) -> Result<Self, Failure> {
+        let bar = FilesBar::new(quiet);
         Ok(Self {
-            bar: FilesBar::new(quiet),
+            left_out: LeftOut::new(rule, &bar),
+            bar,
             files: 0,
             bytes: 0,
-            left_out: 0,
-            unreadable: 0,
+            refused: 0,
             interrupt: Interrupt::watch()?,
         })
     }
@@ -64,19 +64,8 @@ impl Tally {
         })
     }
 
-    /// Counts what could not be read, and names the first of it.
-    pub fn unreadable(&mut self, failure: &Failure) {
-        self.unreadable += 1;
-        let text = match self.unreadable {
-            ..=TOLD_MAX => format!("butterfs: left out: {}", failure.0),
-            more if more == TOLD_MAX + 1 => "butterfs: more is left out, and counted".to_owned(),
-            _ => return,
-        };
-        self.bar.suspend(|| note!("{text}"));
-    }
-
-    /// Counts what the destination does not accept.
-    pub fn leave_out(&mut self) {
-        self.left_out += 1;
+    /// Counts what the destination does not accept from this user.
+    pub fn refuse(&mut self) {
+        self.refused += 1;
     }
 }

@@ -4,8 +4,9 @@
 //! order of steps: subvolumes and flags come before the files; what makes
 //! subvolumes read-only comes after them.
 
-use crate::commands::copy::{Filled, Tally};
+use crate::commands::copy::{Filled as FilledRoot, Tally};
 use crate::fail::{Context, Done, Failure, fail};
+use crate::left_out::OnUndone;
 use butterfs::{Access, FileDevice, InodeFlags, MountOptions, SnapshotAccess, Volume};
 use butterfs_admin::mkfs::ProfileChoice;
 use butterfs_admin::resize;
@@ -46,6 +47,33 @@ pub struct RootDir {
     /// With --rootdir: shrink the volume, and its file, to what is allocated.
     #[arg(long, requires = "directory")]
     pub shrink: bool,
+    /// With --rootdir: leave out and name what cannot be read; the exit code is
+    /// then 1, and the volume is made.
+    #[arg(long, requires = "directory")]
+    keep_going: bool,
+}
+
+/// What was copied into the volume.
+pub struct Filled {
+    pub files: u64,
+    /// What is said in the end of the files that were left out.
+    pub left_out: Done,
+}
+
+/// Why files could not be copied into the volume.
+pub struct Unfilled {
+    pub failure: Failure,
+    /// There was not enough room.
+    pub is_full: bool,
+}
+
+impl From<Failure> for Unfilled {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            is_full: false,
+        }
+    }
 }
 
 /// A directory that becomes a subvolume.
@@ -202,15 +230,38 @@ impl RootDir {
         }
     }
 
-    /// Copies the files into the volume on `devices`. Returns how many there
-    /// are.
+    /// What happens to a file that cannot be copied.
+    const fn rule(&self) -> OnUndone {
+        match self.keep_going {
+            true => OnUndone::GoesOn,
+            false => OnUndone::Ends,
+        }
+    }
+
+    /// Copies the files into the volume on `devices`.
     pub fn fill(
         &self,
         directory: &Path,
         devices: &[PathBuf],
         is_quiet: bool,
-    ) -> Result<u64, Failure> {
-        let mut tally = Tally::new(is_quiet)?;
+    ) -> Result<Filled, Unfilled> {
+        let mut tally = Tally::new(is_quiet, self.rule())?;
+        let filled = self.fill_volume(directory, devices, &mut tally);
+        tally.bar.end();
+        filled.map_err(|failure| Unfilled {
+            failure,
+            is_full: tally.left_out.is_full(),
+        })?;
+        if tally.refused > 0 {
+            note!("butterfs: {} attributes could not be kept", tally.refused);
+        }
+        Ok(Filled {
+            files: tally.files,
+            left_out: tally.left_out.ended("in the volume"),
+        })
+    }
+
+    fn fill_volume(&self, directory: &Path, devices: &[PathBuf], tally: &mut Tally) -> Done {
         tally.bar.count_host(&[directory.as_os_str().to_owned()]);
         let options = self.mount_options()?.open_options();
         let volume = Volume::open_all(devices, options)?;
@@ -219,21 +270,17 @@ impl RootDir {
         for path in &self.inode_flags {
             flags.insert(directory.join(path), InodeFlags::NODATACOW);
         }
-        let filled = Filled {
+        let root = FilledRoot {
             volume: &volume,
             flags: &flags,
         };
-        filled.copy_into_root(directory, &mut tally)?;
+        root.copy_into_root(directory, tally)?;
         self.end_subvolumes(&volume)?;
         if self.shrink {
             resize::end_at_content(volume.files().store())?;
         }
-        volume.close()?;
-        tally.bar.end();
-        if tally.left_out > 0 {
-            note!("butterfs: {} attributes could not be kept", tally.left_out);
-        }
-        Ok(tally.files)
+        // What waited in memory may find no room.
+        tally.left_out.done(volume.close())
     }
 
     /// Makes the subvolumes. Those that contain others come first.

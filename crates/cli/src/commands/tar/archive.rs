@@ -1,7 +1,8 @@
 //! Files of a volume as members of an archive.
 
-use crate::fail::{Context, Done, Failure};
-use butterfs::{Attributes, Inode, InodeId, Timespec, Volume, Walk};
+use crate::fail::{Done, Failure};
+use crate::left_out::{LeftOut, Undone};
+use butterfs::{Attributes, FsError, Inode, InodeId, Timespec, Volume, Walk};
 use butterfs_admin::archive::{acl_record, attribute_key};
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -32,12 +33,13 @@ impl Left {
 
 /// Adds what is at `start`, and everything below it, to an archive under the
 /// name `top`. With an empty name, only its content is added. `watch` is called
-/// for each step, and may end the work by a failure.
+/// for each step, and may end the work by a failure. What cannot be read goes to
+/// `left_out`.
 pub fn add<W: Write>(
     archive: &mut Builder<W>,
     volume: &Volume,
     (start, top): (InodeId, &[u8]),
-    left: &mut Left,
+    (left, left_out): (&mut Left, &LeftOut),
     watch: &dyn Fn(Step) -> Done,
 ) -> Done {
     let mut work = Work {
@@ -45,20 +47,27 @@ pub fn add<W: Write>(
         archive,
         linked: HashMap::new(),
         left,
+        left_out,
         watch,
     };
-    volume.walk::<Failure>(start, &mut |entry| {
-        watch(Step::File)?;
-        let slash: &[u8] = match top.is_empty() || entry.path.is_empty() {
-            true => b"",
-            false => b"/",
-        };
-        let path = [top, slash, &entry.path].concat();
-        let shown = String::from_utf8_lossy(&path);
-        work.one(&path, &entry.attributes)
-            .map_err(|failure| failure.at(&shown))?;
-        Ok(Walk::Enter)
-    })
+    volume.walk_readable::<Failure>(
+        start,
+        &mut |entry| {
+            watch(Step::File)?;
+            let slash: &[u8] = match top.is_empty() || entry.path.is_empty() {
+                true => b"",
+                false => b"/",
+            };
+            let path = [top, slash, &entry.path].concat();
+            let tried = work.one(&path, &entry.attributes);
+            left_out.entry(String::from_utf8_lossy(&path), tried)?;
+            Ok(Walk::Enter)
+        },
+        &mut |error| {
+            let top = String::from_utf8_lossy(top).into_owned();
+            left_out.undone(Undone::from(error).at(top))
+        },
+    )
 }
 
 /// What was just done.
@@ -76,11 +85,22 @@ struct Work<'a, W: Write> {
     /// Files with several names, by the path of the first name.
     linked: HashMap<InodeId, Vec<u8>>,
     left: &'a mut Left,
+    left_out: &'a LeftOut,
     watch: &'a dyn Fn(Step) -> Done,
 }
 
+/// Records of a pax header.
+type Records = Vec<(String, Vec<u8>)>;
+
+/// An archive that cannot be written takes no other member either.
+fn unwritable(error: io::Error) -> Undone {
+    Undone::All(error.into())
+}
+
 impl<W: Write> Work<'_, W> {
-    fn one(&mut self, path: &[u8], of: &Attributes) -> Done {
+    /// Adds a member. Everything of it that may fail to be read is read before
+    /// anything is written, except the rest of large content.
+    fn one(&mut self, path: &[u8], of: &Attributes) -> Result<(), Undone> {
         let path = if path.is_empty() { b"." } else { path };
         let mut header = Header::new_gnu();
         header.set_mode(of.mode & 0o7777);
@@ -92,7 +112,8 @@ impl<W: Write> Work<'_, W> {
         if let Some(first) = self.linked.get(&of.id) {
             header.set_entry_type(EntryType::Link);
             let first = Path::new(OsStr::from_bytes(first));
-            return Ok(self.archive.append_link(&mut header, name, first)?);
+            let added = self.archive.append_link(&mut header, name, first);
+            return added.map_err(unwritable);
         }
         let kind = match of.mode & libc::S_IFMT {
             libc::S_IFDIR => EntryType::Directory,
@@ -106,32 +127,32 @@ impl<W: Write> Work<'_, W> {
                 return Ok(());
             }
         };
-        self.records(of)?;
+        let records = self.records(of)?;
         header.set_entry_type(kind);
         match kind {
             EntryType::Regular => {
                 header.set_size(of.size);
                 let inode = self.volume.files().inode(of.id)?;
-                let content = Content {
-                    volume: self.volume,
-                    inode: &inode,
-                    at: 0,
-                    size: of.size,
-                    watch: self.watch,
-                };
-                self.archive.append_data(&mut header, name, content)?;
+                let content = Content::begin(self.volume, &inode, of.size, self.watch)?;
+                self.regular((&mut header, name), records, content)?;
             }
             EntryType::Symlink => {
                 let target = self.volume.files().read_link(of.id)?;
                 let target = Path::new(OsStr::from_bytes(&target));
-                self.archive.append_link(&mut header, name, target)?;
+                self.begin(records)?;
+                let added = self.archive.append_link(&mut header, name, target);
+                added.map_err(unwritable)?;
             }
-            EntryType::Char | EntryType::Block => {
-                header.set_device_major(u32::try_from(of.rdev >> 20)?)?;
-                header.set_device_minor(u32::try_from(of.rdev & 0xf_ffff)?)?;
-                self.archive.append_data(&mut header, name, io::empty())?;
+            _ => {
+                if matches!(kind, EntryType::Char | EntryType::Block) {
+                    let number = |part: u64| u32::try_from(part).unwrap_or(u32::MAX);
+                    header.set_device_major(number(of.rdev >> 20))?;
+                    header.set_device_minor(number(of.rdev & 0xf_ffff))?;
+                }
+                self.begin(records)?;
+                let added = self.archive.append_data(&mut header, name, io::empty());
+                added.map_err(unwritable)?;
             }
-            _ => self.archive.append_data(&mut header, name, io::empty())?,
         }
         if of.nlink > 1 && !of.is_directory() {
             self.linked.insert(of.id, path.to_vec());
@@ -139,10 +160,35 @@ impl<W: Write> Work<'_, W> {
         Ok(())
     }
 
+    /// Adds a regular file.
+    fn regular(
+        &mut self,
+        (header, name): (&mut Header, &Path),
+        records: Records,
+        mut content: Content<'_>,
+    ) -> Result<(), Undone> {
+        self.begin(records)?;
+        let added = self.archive.append_data(header, name, &mut content);
+        added.map_err(unwritable)?;
+        if let Some((at, error)) = content.failed {
+            let text = format!("its bytes from {at} on, which are zeros in the archive: {error}");
+            let undone = Undone::Entry(Failure(text).at(name.display()));
+            self.left_out.in_part(undone)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the records of the member that comes next.
+    fn begin(&mut self, records: Records) -> Result<(), Undone> {
+        let records = records.iter().map(|(key, value)| (&key[..], &value[..]));
+        let written = self.archive.append_pax_extensions(records);
+        written.map_err(unwritable)
+    }
+
     /// What the plain header has no room for: nanoseconds, times before 1970,
     /// extended attributes.
-    fn records(&mut self, of: &Attributes) -> Done {
-        let mut records: Vec<(String, Vec<u8>)> = Vec::new();
+    fn records(&mut self, of: &Attributes) -> Result<Records, Undone> {
+        let mut records = Records::new();
         if of.mtime.nanoseconds > 0 || of.mtime.seconds < 0 {
             records.push(("mtime".to_owned(), moment(of.mtime).into_bytes()));
         }
@@ -160,10 +206,7 @@ impl<W: Write> Work<'_, W> {
                 Err(_) => self.left.attributes += 1,
             }
         }
-        let records = records.iter().map(|(key, value)| (&key[..], &value[..]));
-        self.archive
-            .append_pax_extensions(records)
-            .context("its attributes")
+        Ok(records)
     }
 }
 
@@ -177,24 +220,72 @@ fn moment(time: Timespec) -> String {
     format!("{}.{:09}", time.seconds, time.nanoseconds)
 }
 
-/// The content of a file.
+/// Bytes of content that are read before its member is begun.
+const FIRST: u64 = 1 << 20;
+
+/// The content of a file. The header before it has its size. So where reading
+/// fails, zeros follow, and `failed` says so.
 struct Content<'a> {
     volume: &'a Volume,
     inode: &'a Inode,
+    /// What was read before.
+    first: Vec<u8>,
     at: u64,
     size: u64,
+    failed: Option<(u64, FsError)>,
     watch: &'a dyn Fn(Step) -> Done,
+}
+
+impl<'a> Content<'a> {
+    /// Reads the beginning.
+    fn begin(
+        volume: &'a Volume,
+        inode: &'a Inode,
+        size: u64,
+        watch: &'a dyn Fn(Step) -> Done,
+    ) -> Result<Self, FsError> {
+        let mut first = vec![0; size.min(FIRST) as usize];
+        let count = volume.files().read(inode, 0, &mut first)?;
+        first.truncate(count);
+        Ok(Self {
+            volume,
+            inode,
+            first,
+            at: 0,
+            size,
+            failed: None,
+            watch,
+        })
+    }
 }
 
 impl Read for Content<'_> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let left = usize::try_from(self.size - self.at).unwrap_or(usize::MAX);
         let room = left.min(buf.len());
-        let read = self
-            .volume
-            .files()
-            .read(self.inode, self.at, &mut buf[..room]);
-        let count = read.map_err(io::Error::other)?;
+        let buf = &mut buf[..room];
+        let begun = usize::try_from(self.at).ok();
+        let begun = begun.and_then(|at| self.first.get(at..));
+        let count = match begun.filter(|begun| !begun.is_empty()) {
+            Some(begun) => {
+                let count = begun.len().min(room);
+                buf[..count].copy_from_slice(&begun[..count]);
+                count
+            }
+            None if self.failed.is_some() => {
+                buf.fill(0);
+                room
+            }
+            None => match self.volume.files().read(self.inode, self.at, buf) {
+                Ok(count) => count,
+                Err(error) if error.is_of_volume() => return Err(io::Error::other(error)),
+                Err(error) => {
+                    self.failed = Some((self.at, error));
+                    buf.fill(0);
+                    room
+                }
+            },
+        };
         self.at += count as u64;
         (self.watch)(Step::Data(count as u64)).map_err(|failure| io::Error::other(failure.0))?;
         Ok(count)

@@ -3,9 +3,10 @@
 use super::Create;
 use super::archive::{Left, Step, add};
 use crate::changes::last_name;
-use crate::fail::Done;
+use crate::fail::{Done, Failure};
 use crate::files_bar::{FilesBar, Holes};
 use crate::interrupt::Interrupt;
+use crate::left_out::{LeftOut, OnUndone, Undone};
 use crate::output;
 use crate::whole_file::WholeFile;
 use std::io::{BufWriter, Write};
@@ -18,35 +19,41 @@ impl Create {
         match &self.file {
             Some(path) => {
                 let mut file = WholeFile::create(path)?;
-                self.write(&mut file)?;
-                file.finish()
+                let left_out = self.write(&mut file)?;
+                file.finish()?;
+                left_out.ended("in the archive")
             }
-            None => self.write(&mut output::own()),
+            None => self.write(&mut output::own())?.ended("in the archive"),
         }
     }
 
-    fn write(&self, out: &mut impl Write) -> Done {
+    fn write(&self, out: &mut impl Write) -> Result<LeftOut, Failure> {
         let interrupt = Interrupt::watch()?;
         let mut left = Left::default();
         let mut bar = FilesBar::new(false);
+        let left_out = LeftOut::new(OnUndone::GoesOn, &bar);
         let done = bar.done();
         let mut archive = Builder::new(BufWriter::with_capacity(1 << 20, out));
         for place in &self.places {
             let volume = self.start.open(place)?;
-            let start = volume.resolve(place.path.as_bytes())?;
+            let found = volume.resolve(place.path.as_bytes());
+            let Some(start) = left_out.entry(place, found.map_err(Undone::from))? else {
+                continue;
+            };
             let top = last_name(place).unwrap_or_default();
             bar.count_volume(&volume, start, Holes::Copied);
-            add(&mut archive, &volume, (start, top), &mut left, &|step| {
+            let (left, watch) = ((&mut left, &left_out), &|step| {
                 match step {
                     Step::File => done.file(),
                     Step::Data(bytes) => done.data(bytes),
                 }
                 interrupt.check()
-            })?;
+            });
+            add(&mut archive, &volume, (start, top), left, watch)?;
         }
         archive.into_inner()?.flush()?;
         bar.end();
         left.say();
-        Ok(())
+        Ok(left_out)
     }
 }

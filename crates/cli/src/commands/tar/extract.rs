@@ -5,12 +5,14 @@ use crate::changes::{directory, own};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
+use crate::left_out::{LeftOut, OnUndone, Undone};
 use butterfs::{
     FileType, FsError, Inode, InodeId, NewInode, Owner, SetAttributes, SetMode, SetTime, Volume,
 };
 use butterfs_admin::archive::{self, ArchiveError, Member, MemberKind};
 use std::collections::HashSet;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::Arc;
 
 const STEP: usize = 1 << 20;
@@ -24,7 +26,8 @@ struct Work<'a> {
     is_own: bool,
     files: u64,
     /// Attributes that volumes do not accept.
-    left_out: u64,
+    refused: u64,
+    left_out: LeftOut,
     /// Where the root is in the volume.
     root_path: &'a [u8],
     /// Symbolic links that came from the archive.
@@ -77,16 +80,26 @@ impl Extract {
                 interrupt: Interrupt::watch()?,
                 is_own: self.no_owner,
                 files: 0,
-                left_out: 0,
+                refused: 0,
+                left_out: LeftOut::new(OnUndone::GoesOn, &bar),
                 root_path: self.place.path.as_encoded_bytes(),
                 links: HashSet::new(),
                 directories: Vec::new(),
             };
-            let read = archive::read(input, &mut |member, content| {
-                let path = shown(&member.path);
+            let read = archive::read(input, &mut |found, content| {
                 done.file();
-                work.one(member, content)
-                    .map_err(|failure| Stopped::Other(failure.at(path)))
+                let member = match found {
+                    Ok(member) => member,
+                    Err(error) => {
+                        let undone = Undone::Entry(error.into());
+                        return work.left_out.undone(undone).map_err(Stopped::Other);
+                    }
+                };
+                let path = shown(&member.path);
+                let tried = work.one(member, content);
+                let made = work.left_out.entry(path, tried).map_err(Stopped::Other)?;
+                work.files += u64::from(made == Some(Made::File));
+                Ok(())
             });
             bar.end();
             let files = work.files;
@@ -103,13 +116,13 @@ impl Extract {
             })?;
             work.finish()?;
             say!("{files} files");
-            if work.left_out > 0 {
+            if work.refused > 0 {
                 note!(
                     "butterfs: {} attributes are none that a volume takes",
-                    work.left_out
+                    work.refused
                 );
             }
-            Ok(())
+            work.left_out.ended("extracted")
         })
     }
 }
@@ -118,8 +131,16 @@ fn shown(path: &[Vec<u8>]) -> String {
     String::from_utf8_lossy(&path.join(&b'/')).into_owned()
 }
 
+/// What was made of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Made {
+    File,
+    /// It is the directory into which the archive is extracted.
+    Nothing,
+}
+
 impl Work<'_> {
-    fn one(&mut self, member: Member, content: &mut dyn Read) -> Done {
+    fn one(&mut self, member: Member, content: &mut dyn Read) -> Result<Made, Undone> {
         self.interrupt.check()?;
         let Some((name, above)) = member.path.split_last() else {
             // The directory itself.
@@ -127,23 +148,23 @@ impl Work<'_> {
                 let root = self.volume.files().inode(self.root)?;
                 self.directories.push((root, member));
             }
-            return Ok(());
+            return Ok(Made::Nothing);
         };
         let parent = self.directory(above)?;
-        self.files += 1;
         if member.kind == MemberKind::Directory {
             let id = self.make_directory(parent, name)?;
             let inode = self.volume.files().inode(id)?;
             self.directories.push((inode, member));
-            return Ok(());
+            return Ok(Made::File);
         }
-        self.other(parent, name, &member, content)
+        self.other(parent, name, &member, content)?;
+        Ok(Made::File)
     }
 
     /// The directory at a path; it is made if it is missing. Links that the
     /// volume had before lead to it. A link of the archive is replaced, so that
     /// no member can lead others elsewhere.
-    fn directory(&self, path: &[Vec<u8>]) -> Result<InodeId, Failure> {
+    fn directory(&self, path: &[Vec<u8>]) -> Result<InodeId, Undone> {
         let files = self.volume.files();
         let mut at = self.root;
         for (depth, name) in (1..).zip(path) {
@@ -193,7 +214,7 @@ impl Work<'_> {
 
     /// A directory of this name: the existing one, or a new one in place of
     /// anything else.
-    fn make_directory(&self, parent: InodeId, name: &[u8]) -> Result<InodeId, Failure> {
+    fn make_directory(&self, parent: InodeId, name: &[u8]) -> Result<InodeId, Undone> {
         let files = self.volume.files();
         match files.lookup(parent, name) {
             Ok(there) if there.kind == FileType::Directory => return Ok(there.inode),
@@ -212,7 +233,7 @@ impl Work<'_> {
         name: &[u8],
         member: &Member,
         content: &mut dyn Read,
-    ) -> Done {
+    ) -> Result<(), Undone> {
         let files = self.volume.files();
         if let MemberKind::HardLink(target) = &member.kind {
             let id = self.find(target)?;
@@ -243,7 +264,7 @@ impl Work<'_> {
         }
         let made = self.fill(&inode, member, content).and_then(|()| {
             self.free(parent, name)?;
-            Ok(self.volume.files().link(inode.id, parent, name)?)
+            Ok(files.link(inode.id, parent, name)?)
         });
         // If it got no name, this removes it.
         let unpinned = self.volume.files().unpin(&inode, 1);
@@ -251,36 +272,62 @@ impl Work<'_> {
         Ok(unpinned?)
     }
 
-    fn fill(&mut self, inode: &Arc<Inode>, member: &Member, content: &mut dyn Read) -> Done {
+    fn fill(
+        &mut self,
+        inode: &Arc<Inode>,
+        member: &Member,
+        content: &mut dyn Read,
+    ) -> Result<(), Undone> {
         if member.kind == MemberKind::File {
-            let mut buffer = vec![0; STEP];
-            let mut at = 0;
-            while at < member.size {
-                self.interrupt.check()?;
-                let left = usize::try_from(member.size - at).unwrap_or(STEP);
-                let room = left.min(STEP);
-                content.read_exact(&mut buffer[..room])?;
-                self.volume.write_at(inode, at, &buffer[..room])?;
-                at += room as u64;
+            let all = [0..member.size];
+            for piece in member.pieces.as_deref().unwrap_or(&all) {
+                self.piece(inode, piece.clone(), content)?;
+            }
+            // The end of a sparse file may be a hole.
+            if member.pieces.is_some() {
+                self.volume.files().truncate(inode, member.size)?;
             }
         }
         self.metadata(inode, member)
     }
 
+    /// Fills a range of a file.
+    fn piece(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range<u64>,
+        content: &mut dyn Read,
+    ) -> Result<(), Undone> {
+        let room = range.end - range.start;
+        let mut buffer = vec![0; usize::try_from(room).unwrap_or(STEP).min(STEP)];
+        let mut at = range.start;
+        while at < range.end {
+            self.interrupt.check()?;
+            let left = usize::try_from(range.end - at).unwrap_or(STEP);
+            let room = left.min(STEP);
+            // What cannot be read of the archive is missing behind it, too.
+            let read = content.read_exact(&mut buffer[..room]);
+            read.map_err(|error| Undone::All(error.into()))?;
+            self.volume.write_at(inode, at, &buffer[..room])?;
+            at += room as u64;
+        }
+        Ok(())
+    }
+
     /// Frees a name for a file.
-    fn free(&self, parent: InodeId, name: &[u8]) -> Done {
+    fn free(&self, parent: InodeId, name: &[u8]) -> Result<(), Undone> {
         match self.volume.files().unlink(parent, name) {
             Ok(()) | Err(FsError::NotFound) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    fn find(&self, path: &[Vec<u8>]) -> Result<InodeId, Failure> {
+    fn find(&self, path: &[Vec<u8>]) -> Result<InodeId, Undone> {
         let mut at = self.root;
         for name in path {
             let found = self.volume.files().lookup(at, name);
             at = found
-                .map_err(|error| Failure(format!("a link to {}: {error}", shown(path))))?
+                .map_err(|error| Undone::from(error).at(format!("a link to {}", shown(path))))?
                 .inode;
         }
         Ok(at)
@@ -296,7 +343,7 @@ impl Work<'_> {
         }
     }
 
-    fn metadata(&mut self, inode: &Inode, member: &Member) -> Done {
+    fn metadata(&mut self, inode: &Inode, member: &Member) -> Result<(), Undone> {
         let files = self.volume.files();
         let owner = self.owner(member);
         let is_link = matches!(member.kind, MemberKind::Symlink(_));
@@ -310,8 +357,12 @@ impl Work<'_> {
         for (name, value) in &member.attributes {
             match files.set_xattr(inode, name, value, SetMode::Any) {
                 Ok(()) => {}
-                Err(FsError::NotSupported(_)) => self.left_out += 1,
-                Err(error) => return Err(error.into()),
+                Err(FsError::NotSupported(_)) => self.refused += 1,
+                Err(error) => {
+                    let name = String::from_utf8_lossy(name);
+                    let undone = Undone::from(error).at(format!("its attribute {name}"));
+                    self.left_out.attribute(undone.at(shown(&member.path)))?;
+                }
             }
         }
         let times = SetAttributes {
@@ -329,8 +380,8 @@ impl Work<'_> {
             if !done.insert(inode.id) {
                 continue;
             }
-            self.metadata(inode, member)
-                .map_err(|failure| failure.at(shown(&member.path)))?;
+            let set = self.metadata(inode, member);
+            self.left_out.entry(shown(&member.path), set)?;
         }
         Ok(())
     }
