@@ -5,6 +5,7 @@
 //! images are mutated from ([`volume`]), and the bound on memory ([`meter`]).
 //! The binaries in `targets/` only bind these to libFuzzer.
 
+pub mod commands;
 pub mod meter;
 pub mod mutation;
 pub mod seeds;

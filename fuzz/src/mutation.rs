@@ -78,6 +78,45 @@ fn change_field(bytes: &mut [u8], range: std::ops::Range<usize>, tape: &mut Tape
     put(bytes, at, width, new);
 }
 
+type Items = Vec<([u8; KEY], Vec<u8>)>;
+
+/// The items of a leaf that is as it should be.
+fn items_of(bytes: &[u8]) -> Option<Items> {
+    if bytes[field::LEVEL] != 0 {
+        return None;
+    }
+    let count = get(bytes, field::ITEM_COUNT, 4) as usize;
+    (0..count)
+        .map(|slot| {
+            let at = HEADER_SIZE + slot * ITEM_SIZE;
+            let head = bytes.get(at..at + ITEM_SIZE)?;
+            let start = HEADER_SIZE + get(head, KEY, 4) as usize;
+            let data = bytes.get(start..start + get(head, KEY + 4, 4) as usize)?;
+            Some((*head.first_chunk()?, data.to_vec()))
+        })
+        .collect()
+}
+
+/// Writes items into a leaf; what does not fit is left out.
+fn put_items(bytes: &mut [u8], items: &Items) {
+    let mut end = bytes.len() - HEADER_SIZE;
+    let mut count = 0;
+    bytes[HEADER_SIZE..].fill(0);
+    for (key, data) in items {
+        if end < (count + 1) * ITEM_SIZE + data.len() {
+            break;
+        }
+        end -= data.len();
+        let at = HEADER_SIZE + count * ITEM_SIZE;
+        bytes[at..at + KEY].copy_from_slice(key);
+        put(bytes, at + KEY, 4, end as u64);
+        put(bytes, at + KEY + 4, 4, data.len() as u64);
+        bytes[HEADER_SIZE + end..HEADER_SIZE + end + data.len()].copy_from_slice(data);
+        count += 1;
+    }
+    put(bytes, field::ITEM_COUNT, 4, count as u64);
+}
+
 impl Image<'_> {
     fn pick(&mut self, tape: &mut Tape<'_>) -> usize {
         tape.below(self.base.nodes.len())
@@ -115,7 +154,7 @@ impl Image<'_> {
     }
 
     fn step(&mut self, tape: &mut Tape<'_>) {
-        match tape.u8() % 16 {
+        match tape.u8() % 24 {
             // A field of an item, most of the time.
             0..=5 => {
                 let which = self.pick(tape);
@@ -156,6 +195,10 @@ impl Image<'_> {
             }
             13 => self.change_one_copy(tape),
             14 => self.move_item(tape),
+            15 | 16 => self.misdirect(tape),
+            17 => self.change_header(tape),
+            18 => self.exchange_items(tape),
+            19..=22 => self.change_items(tape),
             _ => {
                 let which = self.pick(tape);
                 let size = self.base.node_size;
@@ -188,6 +231,115 @@ impl Image<'_> {
             put(bytes, start + 176, 8, target.logical.get());
             put(bytes, start + 238, 1, u64::from(target.level));
         }
+    }
+
+    /// A pointer of a branch names another node and keeps its key, so that only
+    /// whoever follows it, or looks at both, can see it.
+    fn misdirect(&mut self, tape: &mut Tape<'_>) {
+        let base = self.base;
+        let branches: Vec<_> = (0..base.nodes.len())
+            .filter(|at| base.nodes[*at].node.level > 0)
+            .collect();
+        if branches.is_empty() {
+            return;
+        }
+        let which = branches[tape.below(branches.len())];
+        let to = match tape.u8() & 1 {
+            0 => branches[tape.below(branches.len())],
+            _ => self.pick(tape),
+        };
+        let target = base.nodes[to].node;
+        let Some((_, start, _)) = self.slot(which, tape) else {
+            return;
+        };
+        let bytes = self.node(which);
+        if bytes[field::LEVEL] > 0 {
+            put(bytes, start, 8, target.logical.get());
+            if tape.u8() & 1 == 0 {
+                put(bytes, start + 8, 8, target.generation.get());
+            }
+        }
+    }
+
+    /// The level, the owner or a flag in a node's header, to what other nodes
+    /// have.
+    fn change_header(&mut self, tape: &mut Tape<'_>) {
+        let (which, other) = (self.pick(tape), self.pick(tape));
+        let from = self.node(other).clone();
+        let bytes = self.node(which);
+        match tape.u8() % 4 {
+            0 => bytes[field::LEVEL] = bytes[field::LEVEL].wrapping_add(1) % 9,
+            1 => bytes[field::LEVEL] = from[field::LEVEL],
+            2 => {
+                let owner = get(&from, field::OWNER, 8);
+                put(bytes, field::OWNER, 8, owner);
+            }
+            _ => {
+                let flags = get(bytes, field::FLAGS, 8);
+                put(bytes, field::FLAGS, 8, flags ^ 1 << (tape.u8() & 63));
+            }
+        }
+    }
+
+    /// Two items of a leaf, or pointers of a branch, exchange their data.
+    fn exchange_items(&mut self, tape: &mut Tape<'_>) {
+        let which = self.pick(tape);
+        let (one, other) = (self.slot(which, tape), self.slot(which, tape));
+        let (Some((_, one, size)), Some((_, other, other_size))) = (one, other) else {
+            return;
+        };
+        let size = size.min(other_size);
+        let bytes = self.node(which);
+        let first = bytes[one..one + size].to_vec();
+        bytes.copy_within(other..other + size, one);
+        bytes[other..other + size].copy_from_slice(&first);
+    }
+
+    /// A leaf with other items: one is cut, longer, gone, or there again under
+    /// another key.
+    fn change_items(&mut self, tape: &mut Tape<'_>) {
+        let which = self.pick(tape);
+        let bytes = self.node(which);
+        let Some(mut items) = items_of(bytes) else {
+            return;
+        };
+        if items.is_empty() {
+            return;
+        }
+        let at = tape.below(items.len());
+        let (how, by) = (tape.u8() % 6, usize::from(tape.u8()));
+        let (mut key, mut data) = items[at].clone();
+        match how {
+            0 => data.truncate(data.len().saturating_sub(1 + by % 40)),
+            1 => data.truncate(by),
+            2 => data.extend(vec![tape.u8(); 1 + by]),
+            3 => data.clear(),
+            4 => drop(items.remove(at)),
+            _ => match tape.u8() % 4 {
+                0 => {
+                    let old = get(&key, 0, 8);
+                    put(&mut key, 0, 8, interesting(tape, old));
+                }
+                1 => key[8] = items[tape.below(items.len())].0[8],
+                2 => key[8] = tape.u8(),
+                _ => {
+                    let old = get(&key, 9, 8);
+                    put(&mut key, 9, 8, interesting(tape, old));
+                }
+            },
+        }
+        match how {
+            0..=3 => items[at].1 = data,
+            4 => {}
+            // In place of the old one, or beside it.
+            _ => match by % 2 {
+                0 => items[at].0 = key,
+                _ => items.push((key, data)),
+            },
+        }
+        items.sort_by_key(|(key, _)| (get(key, 0, 8), key[8], get(key, 9, 8)));
+        items.dedup_by_key(|(key, _)| *key);
+        put_items(bytes, &items);
     }
 
     /// One node with the content of another, at its own address.

@@ -163,7 +163,7 @@ impl Seeds {
         }
         for way in 0..6_u8 {
             self.put("image", &format!("{way}-whole"), &[way])?;
-            for kind in 0..16_u8 {
+            for kind in 0..24_u8 {
                 for node in (0..32_u8).step_by(3) {
                     let fill = node.wrapping_mul(37).wrapping_add(kind);
                     // All devices of these volumes are given.
@@ -172,6 +172,23 @@ impl Seeds {
                     let data = [&[way][..], given, &data].concat();
                     self.put("image", &format!("{way}-{kind}-{node}"), &data)?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Each command on each volume, whole and with a mutation of each kind.
+    fn commands(&self) -> io::Result<()> {
+        let commands = u8::try_from(crate::commands::ALL.len()).expect("few");
+        for command in 0..2 * commands {
+            for way in 0..6_u8 {
+                self.put("commands", &format!("{way}-{command}-whole"), &[way, command])?;
+            }
+            for kind in 0..24_u8 {
+                let (way, fill) = ((command + kind) % 6, kind.wrapping_mul(37));
+                let data = [kind, fill, 0, command, 0, fill / 3, 0, kind, 0, fill, 5, 0, 1];
+                let data = [&[way, command][..], &data].concat();
+                self.put("commands", &format!("{command}-{kind}"), &data)?;
             }
         }
         Ok(())
@@ -210,5 +227,6 @@ pub fn write(root: &Path) -> io::Result<()> {
     seeds.chunks()?;
     seeds.images()?;
     seeds.operations()?;
+    seeds.commands()?;
     seeds.put("canary", "nothing", b"nothing")
 }

@@ -2,10 +2,13 @@
 //! ButterFS writes, made anew in memory by each process. The same program
 //! makes the same nodes in the same order, but for times.
 
+use butterfs::du::Limits;
+use butterfs::quota::QuotaMode;
 use butterfs::{
-    Compress, FallocateMode, Filesystem, InodeId, NewInode, OpenOptions, Owner, SetMode, TreeId,
-    Volume,
+    Compress, FallocateMode, Filesystem, InodeId, NewInode, OpenOptions, Owner, SetMode,
+    SnapshotAccess, TreeId, Volume,
 };
+use butterfs_admin::balance::{self, Filters, Redundancy};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make, make_on};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_format::compression::{Algorithm, Level};
@@ -14,6 +17,7 @@ use butterfs_format::{ChecksumType, DeviceOffset, ItemType, Logical, NodeRef, Ph
 use butterfs_store::Engine;
 use butterfs_testkit::content::content;
 use butterfs_tree::NodeSource;
+use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -137,6 +141,7 @@ fn make_base(way: usize) -> Base {
     drop(volume);
     let volume = open();
     change(&volume);
+    share(&volume, way);
     volume.sync().expect("it commits");
     if way == 0 {
         // The last changes are in the fsync log alone.
@@ -244,6 +249,51 @@ fn change(volume: &Volume) {
     let d2 = volume.resolve(b"d2").expect("d2");
     files.unlink(d2, b"f5").expect("a name less");
     files.lookup(root, b"link").expect("the link");
+}
+
+/// Makes snapshots that share nodes and data, quota groups on two of the
+/// volumes, and references by parent on those that are balanced.
+fn share(volume: &Volume, way: usize) {
+    let files = volume.files();
+    volume.create_subvolume("work").expect("a subvolume");
+    for number in 0..90_usize {
+        let path = format!("work/a file with a name that takes space {number:0>60}");
+        let length = [700, 9000, 0, 40_000][number % 4];
+        let data = content(number as u64, length);
+        volume.write_file(&path, &data).expect("a file");
+    }
+    let first = volume.snapshot("work", "s1", SnapshotAccess::ReadOnly);
+    first.expect("a snapshot");
+    for number in (0..90_usize).step_by(7) {
+        let path = format!("work/a file with a name that takes space {number:0>60}");
+        volume.write_file(&path, b"changed").expect("a file");
+    }
+    let big = volume.resolve("d0/f5").expect("a file");
+    let big = files.inode(big).expect("a file");
+    let copy = volume.create_file("work/shared").expect("a file");
+    drop(copy);
+    let copy = volume.resolve("work/shared").expect("a file");
+    let copy = files.inode(copy).expect("a file");
+    files
+        .copy_range((&big, 0), (&copy, 0), 60_000)
+        .expect("a copy");
+    let second = volume.snapshot("work", "s2", SnapshotAccess::ReadOnly);
+    second.expect("a snapshot");
+    volume.remove_file("work/shared").expect("a name less");
+    if way == 2 || way == 5 {
+        let limits = Limits::default();
+        let quotas =
+            files.enable_quotas(QuotaMode::Full, &limits, &mut |_| ControlFlow::Continue(()));
+        quotas.expect("quotas");
+    }
+    if way % 2 == 1 {
+        let store = files.store();
+        let moved = balance::start(store, &Filters::all(), Redundancy::MayShrink, &mut |_| None);
+        moved.expect("a balance");
+        volume
+            .write_file("work/after the balance", &content(5, 5000))
+            .expect("a file");
+    }
 }
 
 /// Every node that the committed trees, and the fsync log, reach.

@@ -50,6 +50,12 @@ pub enum ItemFault {
     /// An extent that does not consist of sectors.
     #[error("is no whole sectors")]
     PartOfSector,
+    /// An extent that begins within the one before it.
+    #[error("overlaps the extent before it")]
+    OverlapsExtent,
+    /// An extent whose item says something impossible of what it holds.
+    #[error("is neither of data nor of a node, or of a node with an impossible level or size")]
+    ExtentKind,
     /// An extent outside of all block groups.
     #[error("lies in no block group")]
     InNoGroup,
@@ -115,6 +121,9 @@ pub enum ItemFault {
     /// A reference leads to another node.
     #[error("has a reference that does not lead to the node")]
     RefLeadsElsewhere,
+    /// A branch points to a node, and no reference of the node says so.
+    #[error("is of a node that a branch points to without a reference, or not as the node is")]
+    PointerWithoutRef,
     /// A node to which nobody refers.
     #[error("has no reference")]
     NoRefs,

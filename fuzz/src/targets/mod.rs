@@ -4,6 +4,7 @@
 pub mod attributes;
 pub mod canary;
 pub mod chunks;
+pub mod commands;
 pub mod compression;
 pub mod fuse_request;
 pub mod image;

@@ -1,9 +1,11 @@
 //! The extents that the extent tree has in a range.
 
 use crate::engine::Engine;
-use crate::error::{StoreError, bad_item};
+use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::record::ExtentHead;
-use butterfs_format::{ItemType, Key, TreeId};
+use crate::item_fault::ItemFault;
+use butterfs_format::node::LEVEL_MAX;
+use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;
 use std::ops::{ControlFlow, Range};
 
@@ -23,18 +25,17 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let first = Key::new(range.start, ItemType::MIN, 0);
         let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
+        let mut end = 0;
         while let Some((key, data)) = cursor.item() {
             if key.objectid >= range.end {
                 break;
             }
-            let length = match key.item_type {
-                ItemType::EXTENT_ITEM => Some(key.offset),
-                ItemType::METADATA_ITEM => Some(self.node_size() as u64),
-                _ => None,
-            };
-            if let Some(length) = length {
-                let head = ExtentHead::parse(key, data)
-                    .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+            if let Some((head, length)) = self.extent_of(key, data)? {
+                if key.objectid < end {
+                    let fault = ItemFault::OverlapsExtent;
+                    return Err(corrupt_item(TreeId::EXTENT, key, fault));
+                }
+                end = key.objectid.saturating_add(length);
                 if visit(&head, length)?.is_break() {
                     break;
                 }
@@ -42,6 +43,41 @@ impl Engine {
             cursor.next()?;
         }
         Ok(())
+    }
+
+    /// The extent that an item of the extent tree describes, with its length;
+    /// `None` for an item of another kind. An extent consists of whole sectors
+    /// within one chunk, and is either of data or a node.
+    fn extent_of(&self, key: Key, data: &[u8]) -> Result<Option<(ExtentHead, u64)>, StoreError> {
+        let node = self.node_size() as u64;
+        let length = match key.item_type {
+            ItemType::EXTENT_ITEM => key.offset,
+            ItemType::METADATA_ITEM => node,
+            _ => return Ok(None),
+        };
+        let bad = |fault| Err(corrupt_item(TreeId::EXTENT, key, fault));
+        let head =
+            ExtentHead::parse(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+        let is_as_its_kind = match head.level() {
+            None => key.item_type == ItemType::EXTENT_ITEM,
+            Some(level) => level <= LEVEL_MAX && length == node,
+        };
+        if !is_as_its_kind {
+            return bad(ItemFault::ExtentKind);
+        }
+        let (start, sector) = (key.objectid, self.sector_size());
+        if length == 0 || !length.is_multiple_of(sector) || !start.is_multiple_of(sector) {
+            return bad(ItemFault::PartOfSector);
+        }
+        let chunk = self.allocation.chunks.range(..=Logical(start)).next_back();
+        let is_within = chunk.is_some_and(|(first, chunk)| {
+            let within = start.saturating_sub(first.get());
+            chunk.length.checked_sub(within) >= Some(length)
+        });
+        match is_within {
+            true => Ok(Some((head, length))),
+            false => bad(ItemFault::BeyondChunk),
+        }
     }
 
     /// The last extent that begins at `logical` or before it, with its length.
@@ -59,14 +95,10 @@ impl Engine {
             let Some((key, data)) = cursor.item() else {
                 break;
             };
-            let length = match key.item_type {
-                ItemType::EXTENT_ITEM => key.offset,
-                ItemType::METADATA_ITEM => self.node_size() as u64,
-                _ => continue,
-            };
-            let head = ExtentHead::parse(key, data)
-                .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
-            return Ok(Some((head, length)));
+            let found = self.extent_of(key, data)?;
+            if found.is_some() {
+                return Ok(found);
+            }
         }
         Ok(None)
     }
@@ -83,9 +115,18 @@ impl Engine {
         if let Some(before) = range.start.checked_sub(1)
             && let Some((head, length)) = self.extent_at_or_before(before)?
             && head.key.objectid.saturating_add(length) > range.start
-            && visit(&head, length)?.is_break()
         {
-            return Ok(());
+            let end = head.key.objectid.saturating_add(length);
+            if visit(&head, length)?.is_break() {
+                return Ok(());
+            }
+            return self.visit_extents(range, &mut |head, length| match head.key.objectid < end {
+                true => {
+                    let fault = ItemFault::OverlapsExtent;
+                    Err(corrupt_item(TreeId::EXTENT, head.key, fault))
+                }
+                false => visit(head, length),
+            });
         }
         self.visit_extents(range, visit)
     }

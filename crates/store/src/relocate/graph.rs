@@ -235,6 +235,35 @@ impl Graph {
         Ok(all)
     }
 
+    /// Verifies that each pointer from a branch to a node that gets another
+    /// place is one that the node's references name, and that it leads to the
+    /// node as it is: with its level, its generation and its first key. A
+    /// pointer of a damaged branch may name any address.
+    fn verify_pointers(&self, order: &[Logical]) -> Result<(), StoreError> {
+        for logical in order {
+            let branch = &self.members[logical].node;
+            let slots = match branch.is_leaf() {
+                true => 0,
+                false => branch.len(),
+            };
+            for slot in 0..slots {
+                let child = branch.child(slot);
+                let Some(member) = self.members.get(&child.logical) else {
+                    continue;
+                };
+                let by_branch = Above::Branch(*logical);
+                let is_known =
+                    member.is_new || member.above.iter().any(|(_, above)| *above == by_branch);
+                let is_same = child == member.node.reference()
+                    && member.node.first_key() == Some(branch.key(slot));
+                if !is_known || !is_same {
+                    return Err(strange(child.logical, ItemFault::PointerWithoutRef));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Moves all of it, and writes the new addresses of `data` into leaves.
     /// Gives the number of nodes. An error before the first edit leaves
     /// everything as it was.
@@ -244,6 +273,7 @@ impl Graph {
         data: &mut Moves,
     ) -> Result<usize, StoreError> {
         let order = self.downwards();
+        self.verify_pointers(&order)?;
         let reached = self.reached(&order)?;
         let mut places: FxHashMap<Logical, NodeRef> = FxHashMap::default();
         let planned = self
