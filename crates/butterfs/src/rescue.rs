@@ -52,6 +52,7 @@ pub fn preview_log(path: &Path) -> Result<Vec<PathChange>, Error> {
                 }
                 Change::Inode { inode, .. }
                 | Change::Extent { inode, .. }
+                | Change::Unreadable { inode, .. }
                 | Change::AttributeSet(inode)
                 | Change::AttributeRemoved { inode, .. } => path_of(*inode)?,
             };

@@ -278,7 +278,7 @@ impl<'a> Check<'a> {
         let mut figures = self.subvolumes(&pass, &extents, &mut lost);
         let logged = log::check(context, &visited, &extents.used());
         if !lost.recorded {
-            let data = extents.run.data.union(&logged);
+            let data = extents.run.data.union(&logged.space);
             compare::checksums(context, &extents.covered, &data);
         }
         context.budget.verify()?;
@@ -299,11 +299,14 @@ impl<'a> Check<'a> {
         if context.options.data == DataChecksums::Verify && !has_data {
             let text = "file data: the volume was restored from a metadump and has none";
             context.faults.unchecked(text);
-        } else if context.options.data == DataChecksums::Verify
-            && let Some(root) = self.roots.get(TreeId::CSUM)
-        {
-            context.begin(Phase::Data, figures.checksummed_bytes);
-            figures.data_bytes_read = data::verify(context, root.node());
+        } else if context.options.data == DataChecksums::Verify {
+            let bytes = logged.summed_bytes(context);
+            let bytes = figures.checksummed_bytes.saturating_add(bytes);
+            context.begin(Phase::Data, bytes);
+            let root = self.roots.get(TreeId::CSUM);
+            let read = root.map_or(0, |root| data::verify(context, root.node()));
+            let of_log = data::verify_log(context, &logged.sums);
+            figures.data_bytes_read = read.saturating_add(of_log);
         }
         context.budget.verify()?;
         Ok(figures)

@@ -168,6 +168,7 @@ codes! {
 
     LogInvalid = "log-invalid", "The fsync log is damaged.";
     LogChecksumMissing = "log-checksum-missing", "Data of the fsync log have no checksums.";
+    LogDataChecksum = "log-data-checksum", "Data of the fsync log do not match the checksums of the log: once the log is replayed, the file cannot be read there.";
     LogOverlapsExtent = "log-overlaps-extent", "The fsync log lies on space that is in use.";
 }
 

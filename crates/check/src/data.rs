@@ -6,15 +6,70 @@ use crate::extents::checksums::range_of;
 use crate::extents::parents::Parents;
 use crate::report::Place;
 use crate::walk::{Leaf, Tree, Visitor, Walker};
-use butterfs_format::{Key, Logical, NodeRef, TreeId};
+use butterfs_format::{InodeId, ItemType, Key, Logical, NodeRef, TreeId, object};
 
 /// Bytes read at once.
 const READ: usize = 1 << 20;
 /// Consecutive bytes that lie on one device in striped profiles.
 const ELEMENT: u64 = 64 << 10;
 
+/// Where checksums are.
+#[derive(Clone, Copy)]
+enum Sums {
+    /// In the checksum tree.
+    Tree,
+    /// In the fsync log.
+    Log(InodeId),
+}
+
+impl Sums {
+    /// The fault of data that do not match them.
+    fn mismatch(self, copy: usize) -> (FaultCode, String) {
+        match self {
+            Self::Tree => (
+                FaultCode::DataChecksum,
+                format!("copy {copy} does not match its checksum"),
+            ),
+            Self::Log(file) => (
+                FaultCode::LogDataChecksum,
+                format!(
+                    "copy {copy} of data of inode {} in subvolume {} does not match its checksum \
+                     in the fsync log",
+                    file.number, file.tree
+                ),
+            ),
+        }
+    }
+}
+
 struct DataScan<'s, 'a> {
     context: &'s Context<'a>,
+    sums: Sums,
+}
+
+/// Checksums in a fsync log, of data that the log gives to a file.
+#[derive(Debug)]
+pub(crate) struct LoggedSums {
+    /// The file.
+    pub(crate) file: InodeId,
+    /// The address of the first sector.
+    pub(crate) start: u64,
+    /// A checksum for each sector.
+    pub(crate) sums: Vec<u8>,
+}
+
+/// Reads every copy of the data of a fsync log, and returns the bytes read.
+pub(crate) fn verify_log(context: &Context<'_>, logged: &[LoggedSums]) -> u64 {
+    let mut buffer = Vec::new();
+    let read = logged.iter().map(|part| {
+        let scan = DataScan {
+            context,
+            sums: Sums::Log(part.file),
+        };
+        let key = Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, part.start);
+        scan.item(key, &part.sums, &mut buffer)
+    });
+    read.fold(0, u64::saturating_add)
 }
 
 /// Reads every copy of all data that have checksums, and returns the bytes
@@ -31,7 +86,13 @@ pub(crate) fn verify(context: &Context<'_>, root: NodeRef) -> u64 {
         parents: &none,
     };
     walker
-        .walk(&Tree::whole(TreeId::CSUM, root), &DataScan { context })
+        .walk(
+            &Tree::whole(TreeId::CSUM, root),
+            &DataScan {
+                context,
+                sums: Sums::Tree,
+            },
+        )
         .summary
 }
 
@@ -120,8 +181,8 @@ impl DataScan<'_, '_> {
         for (part, sum) in buffer.chunks_exact(sector).zip(wanted) {
             let computed = context.superblock.checksum_type.compute(part);
             if computed.get(..sum.len()) != Some(*sum) {
-                let text = format!("copy {copy} does not match its checksum");
-                context.fault(FaultCode::DataChecksum, Place::at(Logical(logical)), text);
+                let (code, text) = self.sums.mismatch(copy);
+                context.fault(code, Place::at(Logical(logical)), text);
             }
             logical = logical.saturating_add(context.sector());
         }

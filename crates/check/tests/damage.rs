@@ -45,6 +45,7 @@ const ELSEWHERE: &[FaultCode] = &[
     FaultCode::LogInvalid,
     FaultCode::LogOverlapsExtent,
     FaultCode::LogChecksumMissing,
+    FaultCode::LogDataChecksum,
     FaultCode::SpaceCacheOverlapsExtent,
 ];
 
@@ -147,7 +148,6 @@ fn unreadable_nodes_and_data_are_reported() {
 /// The code of a fault, and a change of a log's file extent that makes it, given
 /// the address of a node.
 type LogDamage = (FaultCode, fn(&mut [u8], u64));
-
 /// A volume on which the kernel ran `script`, which left a fsync log.
 fn with_log(dir: &Path, script: &str) -> PathBuf {
     let (path, crashed) = (dir.join("v.img"), dir.join("crashed.img"));
@@ -194,6 +194,29 @@ fn damaged_logs_are_reported() {
         image.update(butterfs_format::TreeId::LOG, key, |data| make(data, node));
         let found = report(&damaged);
         assert!(found.has(code), "{code}: {:?}", found.counts);
+    }
+    // A checksum of the log, or the data, rotted.
+    for at_data in [false, true] {
+        let damaged = dir.path().join("damaged.img");
+        volume::sparse_copy(&crashed, &damaged);
+        let mut image = Image::open(&damaged);
+        image.enter_log();
+        let log = butterfs_format::TreeId::LOG;
+        let (key, _) = image.first(log, ItemType::EXTENT_CSUM);
+        match at_data {
+            true => {
+                let mut bytes = image.read(Logical(key.offset));
+                bytes[9] ^= 1;
+                image.write(Logical(key.offset), &bytes);
+            }
+            false => image.update(log, key, |data| data[0] ^= 1),
+        }
+        let found = report(&damaged);
+        let code = FaultCode::LogDataChecksum;
+        assert_eq!(found.counts.get(&code), Some(&1), "{:?}", found.counts);
+        let fault = found.faults.iter().find(|fault| fault.code == code);
+        let text = fault.expect("it is listed").to_string();
+        assert!(text.contains("in subvolume 5"), "{text}");
     }
 }
 

@@ -189,6 +189,75 @@ fn lies_are_refused_or_come_to_nothing() {
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
+/// What a read of the whole logged file gives, in our hands and in the kernel's.
+const READS: [(&str, bool); 3] = [("d/file", false), ("other", true), ("S/second", true)];
+
+/// The kernel enters such data without a look at them, and reading them fails.
+/// So does a replay here, which says so first; a check and a preview name them.
+#[test]
+fn data_of_a_log_that_match_no_checksum_are_said() {
+    let mut image = LogImage::new(4096);
+    let file = image.numbers.file;
+    image
+        .top()
+        .change(butterfs_format::ItemType::EXTENT_CSUM, |_, sums| {
+            sums[0] ^= 1
+        });
+    let device = image.device();
+    let options = butterfs_check::Options {
+        threads: 1,
+        data: DataChecksums::Verify,
+        ..butterfs_check::Options::default()
+    };
+    let shared: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
+    let report = butterfs_check::check(vec![shared], &options, &NoProgress).unwrap();
+    let code = butterfs_check::FaultCode::LogDataChecksum;
+    assert!(report.has(code), "{:?}", report.counts);
+
+    let dir = scratch_dir();
+    let path = dir.path().join("volume.img");
+    device.save(&path).unwrap();
+    let preview = butterfs::preview_log(&path).unwrap();
+    let unreadable = preview.iter().find_map(|change| match change.change {
+        butterfs::Change::Unreadable { inode, start, end } => Some((inode.get(), start, end)),
+        _ => None,
+    });
+    let (inode, start, end) = unreadable.expect("it is foreseen");
+    assert_eq!((inode, end - start), (file, 4096));
+
+    let volume = Volume::open_device(Arc::new(device), self::options()).unwrap();
+    for (name, is_good) in READS {
+        let read = volume.read_file(name);
+        assert_eq!(read.is_ok(), is_good, "{name}: {:?}", read.err());
+    }
+    let files = volume.files();
+    let inode = files.inode(volume.resolve("d/file").unwrap()).unwrap();
+    let mut byte = [0];
+    for (at, is_good) in [(start, false), (end - 1, false), (end, true)] {
+        assert_eq!(
+            files.read(&inode, at, &mut byte).is_ok(),
+            is_good,
+            "at {at}"
+        );
+    }
+    volume.close().unwrap();
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    // Nothing but a checksum of data is wrong.
+    let access = butterfs_testkit::judge::Access::ReadWrite;
+    let mount = butterfs_testkit::judge::KernelMount::mount(&path, access, "").unwrap();
+    for (name, is_good) in READS {
+        let read = std::fs::read(mount.path().join(name));
+        assert_eq!(
+            read.is_ok(),
+            is_good,
+            "the kernel, {name}: {:?}",
+            read.err()
+        );
+    }
+}
+
 #[test]
 fn random_changes_of_logs_never_make_damage() {
     let image = [LogImage::new(4096), LogImage::new(16384)];

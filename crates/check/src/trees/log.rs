@@ -1,8 +1,10 @@
 //! The fsync log: trees whose nodes and data need not be in the extent tree yet.
 
+use crate::DataChecksums;
 use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
 use crate::context::Context;
+use crate::data::LoggedSums;
 use crate::extents::checksums::range_of;
 use crate::extents::parents::Parents;
 use crate::extents::tally::By;
@@ -18,8 +20,8 @@ use crate::walk::{Leaf, Tree, Visitor, Walker};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::item::root::RootItem;
-use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
-use rustc_hash::FxHashSet;
+use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, NodeRef, TreeId};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// What a log is compared with.
@@ -50,6 +52,8 @@ pub(crate) struct LogRun {
     summed: Vec<Summed>,
     /// Space whose checksums the log itself holds.
     covered: Vec<(u64, u64)>,
+    /// The checksum items, if data are compared with them.
+    sums: Items,
     /// Files whose data have no checksums.
     bare: Vec<u64>,
 }
@@ -61,7 +65,8 @@ const DATA_BYTES: u64 = 64;
 impl LogRun {
     /// Bytes of memory that it takes.
     fn memory(&self) -> u64 {
-        let items = self.items.iter().fold(0_u64, |sum, (_, data)| {
+        let kept = self.items.iter().chain(&self.sums);
+        let items = kept.fold(0_u64, |sum, (_, data)| {
             sum.saturating_add(bytes_of(data.len().saturating_add(64), 1))
         });
         let lists = [
@@ -119,7 +124,13 @@ impl Visitor for LogScan<'_, '_> {
         for (key, data) in leaf.items() {
             match key.item_type {
                 ItemType::ROOT_ITEM => run.items.push((key, data.into())),
-                ItemType::EXTENT_CSUM => run.covered.extend(range_of(self.context, key, data)),
+                ItemType::EXTENT_CSUM => {
+                    let range = range_of(self.context, key, data);
+                    run.covered.extend(range);
+                    if range.is_some() && self.context.options.data == DataChecksums::Verify {
+                        run.sums.push((key, data.into()));
+                    }
+                }
                 ItemType::INODE_ITEM => match InodeItem::parse(data) {
                     Ok(item) => {
                         let newest = self.context.superblock.generation.saturating_add(1);
@@ -156,6 +167,7 @@ impl Visitor for LogScan<'_, '_> {
         left.items.extend(right.items);
         left.summed.extend(right.summed);
         left.covered.extend(right.covered);
+        left.sums.extend(right.sums);
         left.bare.extend(right.bare);
         left
     }
@@ -165,15 +177,99 @@ impl Visitor for LogScan<'_, '_> {
     }
 }
 
-/// Checks the log, if there is one, and returns the space of its data. The nodes
-/// of the log must lie in space that the extent tree calls free. Its data must
-/// lie in such space or on data extents as a whole. Their checksums must be in
-/// the log or in the checksum tree.
-pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -> Ranges {
+/// The part of a checksum item that covers some of `space`: its first address
+/// and its checksums.
+fn part_of<'d>(
+    context: &Context<'_>,
+    (key, data): (Key, &'d [u8]),
+    space: &Range<u64>,
+) -> Option<(u64, &'d [u8])> {
+    let (start, end) = range_of(context, key, data)?;
+    let each = context.superblock.checksum_type.size();
+    let (first, last) = (start.max(space.start), end.min(space.end));
+    if first >= last {
+        return None;
+    }
+    let index = |at: u64| {
+        let sectors = at.checked_sub(start)?.checked_div(context.sector())?;
+        usize::try_from(sectors).ok()?.checked_mul(each)
+    };
+    Some((first, data.get(index(first)?..index(last)?)?))
+}
+
+/// What the data of a log are.
+#[derive(Default)]
+pub(crate) struct Logged {
+    /// Their space.
+    pub(crate) space: Ranges,
+    /// Their checksums in the log, if data are compared with them.
+    pub(crate) sums: Vec<LoggedSums>,
+    taken: Option<Taken>,
+}
+
+impl Logged {
+    /// Takes the checksums that the log of `tree` has for its data. A log may
+    /// keep checksums of data that it no longer names; these prove nothing.
+    fn add(&mut self, context: &Context<'_>, tree: TreeId, log: &LogRun) {
+        if log.sums.is_empty() {
+            return;
+        }
+        let mut seen: BTreeSet<(u64, u64)> = BTreeSet::new();
+        for Summed { key, space } in &log.summed {
+            let is_new = seen.insert((space.start, space.end));
+            if !is_new || log.bare.binary_search(&key.objectid).is_ok() {
+                continue;
+            }
+            // Items of the kernel may overlap. Each covers at most a leaf's worth
+            // of sectors.
+            let reach = context.node_bytes().saturating_mul(context.sector());
+            let from = log
+                .sums
+                .partition_point(|(sums, _)| sums.offset.saturating_add(reach) <= space.start);
+            for (sums, data) in log.sums.iter().skip(from) {
+                if sums.offset >= space.end {
+                    break;
+                }
+                let Some((start, part)) = part_of(context, (*sums, data), space) else {
+                    continue;
+                };
+                if let Some(taken) = &self.taken {
+                    taken.add(bytes_of(part.len().saturating_add(64), 1));
+                }
+                self.sums.push(LoggedSums {
+                    file: InodeId {
+                        tree,
+                        number: InodeNumber(key.objectid),
+                    },
+                    start,
+                    sums: part.to_vec(),
+                });
+            }
+        }
+    }
+
+    /// Bytes of data that have checksums in the log.
+    pub(crate) fn summed_bytes(&self, context: &Context<'_>) -> u64 {
+        let each = context.superblock.checksum_type.size();
+        let sectors = self.sums.iter().fold(0_usize, |sum, part| {
+            sum.saturating_add(part.sums.len().checked_div(each).unwrap_or(0))
+        });
+        bytes_of(sectors, context.sector())
+    }
+}
+
+/// Checks the log, if there is one. The nodes of the log must lie in space that
+/// the extent tree calls free. Its data must lie in such space or on data extents
+/// as a whole. Their checksums must be in the log or in the checksum tree.
+pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -> Logged {
     let superblock = &context.superblock;
     if superblock.log_root.get() == 0 {
-        return Ranges::default();
+        return Logged::default();
     }
+    let mut logged = Logged {
+        taken: Some(context.taken()),
+        ..Logged::default()
+    };
     let none = Parents::default();
     let walker = Walker {
         context,
@@ -217,6 +313,8 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -
                     level: item.level,
                 };
                 let mut outcome = walker.walk(&log(root), &scan);
+                outcome.summary.bare.sort_unstable();
+                logged.add(context, TreeId(key.offset), &outcome.summary);
                 if outcome.complete && used.checksums_complete {
                     checksums(context, &mut outcome.summary, used.covered);
                 }
@@ -226,19 +324,20 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -
         }
     }
     overlaps(context, &all, used);
-    Ranges::of(all.data)
+    logged.space = Ranges::of(all.data);
+    logged
 }
 
 /// Checks that the data in the log of one subvolume have checksums, except for
 /// files without checksums.
 fn checksums(context: &Context<'_>, log: &mut LogRun, covered: &Ranges) {
     let own = Ranges::of(std::mem::take(&mut log.covered));
-    let bare: FxHashSet<u64> = std::mem::take(&mut log.bare).into_iter().collect();
+    let bare = std::mem::take(&mut log.bare);
     for Summed { key, space } in std::mem::take(&mut log.summed) {
         let gaps = covered.gaps_within(space.clone());
         let missing = gaps.without(&own.part(space));
         if let Some(gap) = missing.iter().next()
-            && !bare.contains(&key.objectid)
+            && bare.binary_search(&key.objectid).is_err()
         {
             let text = format!("its data at logical {} have no checksums", gap.start);
             let place = Place::item(TreeId::LOG, key);

@@ -55,6 +55,9 @@ fn fact(of: &PathChange) -> ChangeFact {
         Change::NameRemoved { .. } => ("name-removed", None, None, None),
         Change::Inode { old_size, size, .. } => ("inode", *old_size, Some(*size), None),
         Change::Extent { start, end, .. } => ("data", Some(*start), Some(*end), None),
+        Change::Unreadable { start, end, .. } => {
+            ("unreadable-data", Some(*start), Some(*end), None)
+        }
         Change::AttributeSet(_) => ("attribute-set", None, None, None),
         Change::AttributeRemoved { name, .. } => {
             let name = String::from_utf8_lossy(name).into_owned();
@@ -116,6 +119,9 @@ fn preview(volume: &std::path::Path, as_json: bool) -> Done {
             }
             ("inode", ..) => say!("  ~ {path}: attributes"),
             ("data", Some(from), Some(to), _) => say!("  ~ {path}: data from {from} to {to}"),
+            ("unreadable-data", Some(from), Some(to), _) => {
+                say!("  ! {path}: data from {from} to {to} cannot be read: wrong checksum");
+            }
             (_, _, _, Some(name)) => say!("  ~ {path}: extended attribute {name} goes"),
             _ => say!("  ~ {path}: extended attributes"),
         }

@@ -25,6 +25,7 @@ use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Engine, Store, StoreError};
 use butterfs_tree::{Cursor, find};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Something that a replay does.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +59,16 @@ pub enum Change {
     },
     /// A range of a file gets the content of the log.
     Extent {
+        /// Inode.
+        inode: InodeNumber,
+        /// First byte.
+        start: u64,
+        /// One past the last.
+        end: u64,
+    },
+    /// A range of a file cannot be read afterwards: no copy of its data matches
+    /// the checksum in the log.
+    Unreadable {
         /// Inode.
         inode: InodeNumber,
         /// First byte.
@@ -556,12 +567,25 @@ impl Replay<'_> {
         };
         let done = super::extent::replay(self.engine, log, id, &mut state, (key, data));
         self.states.insert(inode, state);
-        if let Some(range) = done? {
-            self.changes.push(Change::Extent {
-                inode,
-                start: range.start,
-                end: range.end,
-            });
+        let Some(entered) = done? else {
+            return Ok(());
+        };
+        self.changes.push(Change::Extent {
+            inode,
+            start: entered.range.start,
+            end: entered.range.end,
+        });
+        for Range { start, end } in entered.unreadable {
+            tracing::warn!(
+                tree = %self.tree,
+                %inode,
+                start,
+                end,
+                "the fsync log has data that do not match their checksum; the file has them now as \
+                 the kernel would keep them, and reading this range fails: restore the file from a \
+                 backup"
+            );
+            self.changes.push(Change::Unreadable { inode, start, end });
         }
         Ok(())
     }
