@@ -3,10 +3,11 @@
 
 use butterfs::{BlockDevice, MemoryDevice, MountOptions, TreeId, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, make};
+use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
 use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
-use butterfs_format::{DeviceOffset, Logical};
+use butterfs_format::{DeviceOffset, ItemType, Key, Logical};
 use butterfs_testkit::content::content;
-use butterfs_tree::NodeSource;
+use butterfs_tree::{Cursor, NodeSource};
 use std::sync::Arc;
 
 const FILES: u64 = 20;
@@ -116,6 +117,163 @@ fn trees_that_reading_does_not_need_may_be_gone() {
         !gone.is_ok_and(|whole| whole),
         "without the files' own tree"
     );
+}
+
+/// A copy of `device` in which an item says something else, under good
+/// checksums.
+fn sealed(
+    device: &MemoryDevice,
+    (tree, key): (TreeId, Key),
+    change: impl FnOnce(&mut [u8]),
+) -> MemoryDevice {
+    let (logical, mut bytes, slot, checksum) = {
+        let volume = open(device, "ro").unwrap();
+        let engine = volume.files().store().read();
+        let (leaf, slot) = butterfs_tree::find(&*engine, tree, &key).unwrap().unwrap();
+        let checksum = engine.superblock().checksum_type;
+        (leaf.logical(), leaf.bytes().to_vec(), slot, checksum)
+    };
+    let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap()) as usize;
+    let item = HEADER_SIZE + slot * ITEM_SIZE + Key::SIZE;
+    let start = HEADER_SIZE + word(item);
+    let range = start..start + word(item + 4);
+    change(&mut bytes[range]);
+    checksum.seal_block(&mut bytes);
+    damaged(device, logical, 0, &bytes)
+}
+
+/// Where an item of the tree of roots that describes `tree` is.
+fn root_item(device: &MemoryDevice, tree: TreeId) -> (TreeId, Key) {
+    let volume = open(device, "ro").unwrap();
+    let engine = volume.files().store().read();
+    let first = Key::new(tree.get(), ItemType::ROOT_ITEM, 0);
+    let cursor = Cursor::seek_in(&*engine, TreeId::ROOT, &first).unwrap();
+    (TreeId::ROOT, cursor.key().unwrap())
+}
+
+/// A volume with quotas, and ways to damage one of its optional trees.
+fn with_damaged_options() -> Vec<(&'static str, TreeId, MemoryDevice)> {
+    let device = Arc::new(made());
+    let options = MountOptions::parse("rw").unwrap().open_options();
+    let volume = Volume::open_device(device.clone(), options).unwrap();
+    let mut go = |_: &butterfs::du::Progress| std::ops::ControlFlow::Continue(());
+    let limits = butterfs::du::Limits::default();
+    let files = volume.files();
+    files
+        .enable_quotas(butterfs::quota::QuotaMode::Full, &limits, &mut go)
+        .unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    let device = device.snapshot();
+    let status = (TreeId::QUOTA, butterfs::quota::QgroupStatus::KEY);
+    let mut all = vec![
+        (
+            "an unknown version",
+            TreeId::QUOTA,
+            sealed(&device, status, |data| data[0] = 7),
+        ),
+        (
+            "a short item",
+            TreeId::QUOTA,
+            with_short_item(&device, TreeId::QUOTA),
+        ),
+    ];
+    for tree in [TreeId::QUOTA, TreeId::FREE_SPACE, TreeId::UUID] {
+        let root = root_of(&device, tree);
+        let rotten = damaged(&device, root, 0, &[0x5a; 4096]);
+        all.push(("a rotten root", tree, rotten));
+        // The root item names a node that is another tree's.
+        let other = root_of(&device, TreeId::CSUM).get().to_le_bytes();
+        let item = root_item(&device, tree);
+        let lie = |data: &mut [u8]| data[176..184].copy_from_slice(&other);
+        all.push(("a foreign root", tree, sealed(&device, item, lie)));
+    }
+    all
+}
+
+/// The last item of a tree's root, which is a leaf, is eight bytes shorter.
+fn with_short_item(device: &MemoryDevice, tree: TreeId) -> MemoryDevice {
+    let (logical, mut bytes, count, checksum) = {
+        let volume = open(device, "ro").unwrap();
+        let engine = volume.files().store().read();
+        let leaf = engine.node(engine.root(tree).unwrap()).unwrap();
+        let checksum = engine.superblock().checksum_type;
+        (leaf.logical(), leaf.bytes().to_vec(), leaf.len(), checksum)
+    };
+    let at = HEADER_SIZE + (count - 1) * ITEM_SIZE + Key::SIZE;
+    let word = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().unwrap());
+    let (offset, size) = (word(at) + 8, word(at + 4) - 8);
+    bytes[at..at + 4].copy_from_slice(&offset.to_le_bytes());
+    bytes[at + 4..at + 8].copy_from_slice(&size.to_le_bytes());
+    checksum.seal_block(&mut bytes);
+    damaged(device, logical, 0, &bytes)
+}
+
+/// Quotas, UUIDs and the free-space tree: reading needs none of them. Whoever
+/// opens for writing is told what becomes of them, or how it can be done.
+#[test]
+fn optional_trees_never_keep_a_volume_from_being_read() {
+    for (how, tree, bad) in with_damaged_options() {
+        let context = format!("{how}, tree {tree}");
+        let volume = open(&bad, "ro").unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert_whole(&volume, &context);
+        drop(volume);
+        match (tree, open(&bad, "rw")) {
+            (TreeId::QUOTA, Ok(volume)) => {
+                assert!(volume.quota_state().is_none(), "{context}: quotas are off");
+                volume.write_file("/new", &content(1, 50_000)).unwrap();
+                volume.sync().unwrap();
+                assert_whole(&volume, &context);
+                volume.close().unwrap();
+            }
+            (TreeId::FREE_SPACE, Err(error)) => {
+                assert!(error.to_string().contains("clear_cache"), "{error}");
+                let volume = open(&bad, "rw,clear_cache").unwrap();
+                assert_whole(&volume, &context);
+            }
+            (TreeId::UUID, Err(error)) => {
+                assert!(error.to_string().contains("-o ro"), "{error}");
+            }
+            (_, opened) => panic!("{context}: {opened:?}"),
+        }
+        assert_named(&bad, &context);
+    }
+}
+
+/// The check has a code for it.
+fn assert_named(bad: &MemoryDevice, context: &str) {
+    let options = butterfs::check::Options::default();
+    let device: Arc<dyn BlockDevice> = Arc::new(bad.snapshot());
+    let report = butterfs::check::check(vec![device], &options, &butterfs::check::NoProgress);
+    let report = report.unwrap();
+    assert!(!report.faults.is_empty(), "{context}: nothing is found");
+}
+
+/// An error that `rescue=all` passes over says so.
+#[test]
+fn errors_name_the_option_that_reads_what_is_left() {
+    let device = made();
+    let trees = [
+        (TreeId::EXTENT, "rw"),
+        (TreeId::DEVICE, "rw"),
+        (TreeId::DEVICE, "ro"),
+        (TreeId::BLOCK_GROUP, "rw"),
+        (TreeId::BLOCK_GROUP, "ro"),
+    ];
+    for (tree, options) in trees {
+        let bad = damaged(&device, root_of(&device, tree), 0, &[0x5a; 4096]);
+        let error = open(&bad, options).map(drop).unwrap_err().to_string();
+        assert!(
+            error.contains("-o ro,rescue=all"),
+            "{tree}, {options}: {error}"
+        );
+        assert!(!error.contains('\n'), "{error}");
+        assert_whole(&open(&bad, "ro,rescue=all").unwrap(), "as it says");
+    }
+    let bad = damaged(&device, root_of(&device, TreeId::CSUM), 0, &[0x5a; 4096]);
+    let error = open(&bad, "ro").unwrap().read_file("/3").unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("-o ro,rescue=all"), "{text}");
 }
 
 #[test]

@@ -165,6 +165,7 @@ codes! {
 
     QgroupMissing = "qgroup-missing", "A subvolume has no quota group, or a relation has only one direction.";
     QgroupNumbers = "qgroup-numbers", "A quota group's numbers are wrong.";
+    QgroupVersion = "qgroup-version", "The quota tree is of a version that nobody knows. Quotas are off, in the kernel too; switching them off and on makes the tree anew.";
 
     LogInvalid = "log-invalid", "The fsync log is damaged.";
     LogChecksumMissing = "log-checksum-missing", "Data of the fsync log have no checksums.";
@@ -185,6 +186,7 @@ impl FaultCode {
             | Self::RootBytes
             | Self::InodeLinksMax
             | Self::RootFlags
+            | Self::QgroupVersion
             | Self::UuidTopLevel => Severity::Warning,
             _ => Severity::Fault,
         }

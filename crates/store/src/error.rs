@@ -54,6 +54,10 @@ pub enum StoreError {
          the device and run a check of the volume"
     )]
     Inconsistent(#[from] SpaceFault),
+    /// Damage of something that reading files does not need. `rescue=` passes over
+    /// it.
+    #[error("{0}; `-o ro,rescue=all` reads what is left")]
+    PassableDamage(Box<Self>),
     /// The volume uses a feature that ButterFS does not know.
     #[error("this volume cannot be opened{}: {what}", if *.read_only_possible { " for writing, only for reading (-o ro)" } else { "" })]
     Unsupported {
@@ -152,7 +156,11 @@ impl StoreError {
         }
         matches!(
             self,
-            Self::Tree(_) | Self::Volume(_) | Self::CorruptItem { .. } | Self::Inconsistent(_)
+            Self::Tree(_)
+                | Self::Volume(_)
+                | Self::CorruptItem { .. }
+                | Self::Inconsistent(_)
+                | Self::PassableDamage(_)
         )
     }
 }

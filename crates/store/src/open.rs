@@ -165,13 +165,16 @@ fn damaged(tree: TreeId, error: StoreError) -> StoreError {
     if !error.is_damage() {
         return error;
     }
+    // Reading needs no other tree than these without being told to do without.
+    let read_only_possible = matches!(tree, TreeId::CSUM | TreeId::FREE_SPACE | TreeId::UUID);
     let next = match tree {
         TreeId::FREE_SPACE => "mount with -o clear_cache to make the tree anew",
-        _ => "run a check of the volume",
+        _ if read_only_possible => "run a check of the volume",
+        _ => "run a check of the volume; `-o ro,rescue=all` reads what is left",
     };
     StoreError::Unsupported {
         what: format!("the root of tree {tree}: {error}; {next}"),
-        read_only_possible: matches!(tree, TreeId::CSUM | TreeId::FREE_SPACE),
+        read_only_possible,
     }
 }
 
@@ -253,16 +256,22 @@ fn load_by_roots(
     {
         return Err(split.into());
     }
-    let loaded = engine.load_stripe_extents();
-    engine.pass_over(loaded)?;
+    engine.load_stripe_extents()?;
     engine.load_groups()?;
     if options.access == Access::ReadWrite && options.on_replacement == OnReplacement::Refuse {
         engine.check_not_replacing()?;
     }
     let loaded = engine.load_device_stats();
-    engine.pass_over(loaded)?;
+    engine.go_without(
+        loaded,
+        "the error counters of devices cannot be read and begin at zero",
+    )?;
     let loaded = engine.load_quotas();
-    engine.pass_over(loaded)?;
+    engine.go_without(
+        loaded,
+        "quotas are off, as on a kernel mount: the quota tree cannot be used, and nobody keeps its \
+         numbers; `butterfs quota disable` and `quota enable` make it anew",
+    )?;
     Ok(engine)
 }
 
@@ -516,8 +525,9 @@ impl Engine {
     fn load_trees(&mut self, roots: Roots, access: Access) -> Result<(), StoreError> {
         let root = self.node(self.root(TreeId::ROOT)?)?;
         verify_root(&root, TreeId::ROOT)?;
+        let writes = access == Access::ReadWrite;
         let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
-        if self.allocation.free_space_tree {
+        if writes && self.allocation.free_space_tree {
             needed.push(TreeId::FREE_SPACE);
         }
         if self.publication.superblock.has_block_group_tree() {
@@ -529,21 +539,30 @@ impl Engine {
                 let root = found?;
                 if roots == Roots::OrBackups {
                     self.node(root)?;
-                } else if access == Access::ReadWrite {
+                } else if writes {
                     // Whoever changes the volume must learn of damage before.
                     self.node(root)
                         .map_err(|error| damaged(tree, error.into()))?;
                 }
             } else {
-                self.pass_over(found.map(drop))?;
+                let missing = found.map(drop).map_err(|error| match tree {
+                    TreeId::FREE_SPACE => damaged(tree, error),
+                    _ => error,
+                });
+                self.pass_over(missing)?;
             }
         }
         self.pass_over(self.verify_device_extents())?;
-        match self.tree_state(TreeId::UUID) {
-            Ok(_) | Err(StoreError::Tree(TreeError::NoSuchTree(_))) => {}
-            Err(error) => self.pass_over(Err(error))?,
+        let uuids = match self.tree_state(TreeId::UUID) {
+            Ok(state) if writes => self.node(state.root).map(drop).map_err(StoreError::from),
+            Ok(_) | Err(StoreError::Tree(TreeError::NoSuchTree(_))) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match access {
+            // Making and deleting subvolumes would fail in the middle.
+            Access::ReadWrite => uuids.map_err(|error| damaged(TreeId::UUID, error)),
+            Access::ReadOnly => self.go_without(uuids, "the UUID tree cannot be used"),
         }
-        Ok(())
     }
 
     /// Errors when the kernel's replacement of a device was interrupted. Only the

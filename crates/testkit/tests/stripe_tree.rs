@@ -9,7 +9,7 @@ use butterfs_format::features::Incompat;
 use butterfs_format::item::raid_stripe::{RaidStripe, is_in_tree};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{COPIES, SIZE, Superblock};
-use butterfs_format::{Logical, Physical, TreeId};
+use butterfs_format::{ItemType, Logical, Physical, TreeId};
 use butterfs_store::Purpose;
 use butterfs_testkit::judge::scratch_dir;
 use std::ops::ControlFlow;
@@ -19,6 +19,8 @@ mod support;
 
 use support::several::*;
 
+/// Files of the filled volume.
+const FILES: u64 = 60;
 /// Bytes of a stripe element.
 const ELEMENT: u64 = 64 << 10;
 
@@ -30,6 +32,8 @@ enum Form {
     Encoded,
     /// There are none.
     Absent,
+    /// As now, but some are cut, and others are of a type that nobody knows.
+    Damaged,
 }
 
 fn device(path: &Path) -> FileDevice {
@@ -70,17 +74,24 @@ fn move_data(images: &[PathBuf], form: Form) -> usize {
     let mut change = store.begin(16, Purpose::Grow).unwrap();
     change.create_tree(TreeId::RAID_STRIPE, item).unwrap();
     change.finish();
+    let mut number = 0;
     for pairs in pairs.chunks(200) {
         let mut change = store.begin(100, Purpose::Grow).unwrap();
         for (logical, copies) in pairs.iter().flatten() {
             let mut data = match form {
-                Form::Current => Vec::new(),
+                Form::Current | Form::Damaged => Vec::new(),
                 Form::Encoded => vec![1, 0, 0, 0, 0, 0, 0, 0],
                 Form::Absent => continue,
             };
             let copies = copies.clone();
             data.extend(RaidStripe { copies }.encode());
-            let key = RaidStripe::key(*logical, ELEMENT);
+            let mut key = RaidStripe::key(*logical, ELEMENT);
+            number += 1;
+            match (form, number % 50) {
+                (Form::Damaged, 7) => data.truncate(data.len() - 5),
+                (Form::Damaged, 9) => key.item_type = ItemType(231),
+                _ => {}
+            }
             butterfs_tree::insert(&mut *change, TreeId::RAID_STRIPE, &key, &data).unwrap();
         }
         change.finish();
@@ -192,4 +203,33 @@ fn data_without_an_item_are_an_error() {
     let inline = volume.read_file(b"/ours 1/0").unwrap();
     assert_eq!(inline.len(), 10);
     assert!(volume.read_file(b"/ours 1/4").is_err());
+}
+
+/// Items that cannot be used cost the data that they locate, and nothing else.
+#[test]
+fn damaged_items_cost_only_their_own_data() {
+    let dir = scratch_dir();
+    let images = images(dir.path(), &SIZES[..2]);
+    make(&images, ProfileChoice::Raid1, ProfileChoice::Raid1);
+    let volume = open(&images, "").unwrap();
+    fill_ours(&volume, 1);
+    let files = || (0..FILES).map(|file| format!("/ours 1/{file}"));
+    let expected: Vec<_> = files()
+        .map(|name| volume.read_file(&name).unwrap())
+        .collect();
+    volume.close().unwrap();
+    drop(volume);
+    move_data(&images, Form::Damaged);
+    let volume = open(&images, "ro").unwrap();
+    let (mut good, mut lost) = (0, 0);
+    for (name, expected) in files().zip(expected) {
+        match volume.read_file(&name) {
+            Ok(found) => {
+                assert!(found == expected, "{name}");
+                good += 1;
+            }
+            Err(_) => lost += 1,
+        }
+    }
+    assert!(good > 3 && lost > 0, "{good} good, {lost} lost");
 }

@@ -11,9 +11,10 @@ use crate::code::FaultCode;
 use crate::context::Context;
 use crate::inodes::refs::place_of;
 use crate::report::{Place, QuotaGroup};
-use butterfs_format::bytes::Reader;
 use butterfs_format::item::file_extent::FileExtent;
-use butterfs_format::item::qgroup::{GroupId, QgroupStatus, QgroupStatusFlags};
+use butterfs_format::item::qgroup::{
+    GroupId, QgroupInfo, QgroupLimit, QgroupStatus, QgroupStatusFlags,
+};
 use butterfs_format::{Generation, ItemType, Key, NodeRef, ParseError, TreeId};
 use butterfs_tree::Node;
 use rustc_hash::FxHashMap;
@@ -135,24 +136,21 @@ fn name(group: u64) -> String {
 
 impl Quotas {
     fn item(&mut self, key: Key, data: &[u8]) -> Result<(), ParseError> {
-        let mut r = Reader::new("quota item", data);
         match key.item_type {
             ItemType::QGROUP_STATUS => {
-                r.u64()?;
-                self.generation = r.u64()?;
-                self.flags = r.u64()?;
+                let status = QgroupStatus::parse(data)?;
+                self.generation = status.generation.get();
+                self.flags = status.flags.0;
             }
             ItemType::QGROUP_INFO => {
-                r.u64()?;
-                let referenced = r.u64()?;
-                r.u64()?;
-                let exclusive = r.u64()?;
+                let item = QgroupInfo::parse(data)?;
                 let info = Info {
-                    referenced,
-                    exclusive,
+                    referenced: item.referenced,
+                    exclusive: item.exclusive,
                 };
                 self.infos.insert(key.offset, (key, info));
             }
+            ItemType::QGROUP_LIMIT => drop(QgroupLimit::parse(data)?),
             ItemType::QGROUP_RELATION => {
                 self.relations.insert((key.objectid, key.offset));
             }
@@ -195,13 +193,25 @@ pub(crate) fn charged_from(items: &Items) -> Option<u64> {
     from.map(Generation::get)
 }
 
+/// Whether a status item is that of other programs than these.
+fn has_unknown_version(data: &[u8]) -> bool {
+    let version = data.first_chunk().copied().map(u64::from_le_bytes);
+    version.is_some_and(|version| version != QgroupStatus::VERSION)
+}
+
 /// Checks the quota groups. Skips their numbers if the quota tree says that they
 /// are outdated or inconsistent.
 pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
     let mut quotas = Quotas::default();
     for (key, data) in items {
-        if let Err(error) = quotas.item(*key, data) {
-            let place = Place::item(TreeId::QUOTA, *key);
+        let Err(error) = quotas.item(*key, data) else {
+            continue;
+        };
+        let place = Place::item(TreeId::QUOTA, *key);
+        if key.item_type == ItemType::QGROUP_STATUS && has_unknown_version(data) {
+            let text = format!("{error}; quotas are off, and nobody keeps the numbers");
+            context.fault(FaultCode::QgroupVersion, place, text);
+        } else {
             context.fault(FaultCode::ItemInvalid, place, error.to_string());
         }
     }

@@ -318,6 +318,10 @@ fn subvolumes() -> Vec<Damage> {
             let (key, _) = i.first(TreeId::QUOTA, ItemType::QGROUP_INFO);
             i.bump(TreeId::QUOTA, key, 8, 4096);
         }),
+        damage(C::QgroupVersion, |i| {
+            let (key, _) = i.first(TreeId::QUOTA, ItemType::QGROUP_STATUS);
+            i.bump(TreeId::QUOTA, key, 0, 6);
+        }),
     ]
 }
 

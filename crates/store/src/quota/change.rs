@@ -234,9 +234,12 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub fn disable_quotas(&mut self) -> Result<(), StoreError> {
+        // It reads all nodes before its first edit: a tree that cannot be read
+        // stays, and nothing else is harmed.
+        self.remove_plain_tree(TreeId::QUOTA)?;
         self.note_edit();
         self.quotas = None;
-        self.remove_plain_tree(TreeId::QUOTA)
+        Ok(())
     }
 
     /// Makes a group of groups.
