@@ -147,6 +147,7 @@ codes! {
     FileExtentOverlap = "file-extent-overlap", "Two file extents overlap.";
     FileExtentHole = "file-extent-hole", "A range of a file has no file extent although holes need one.";
     FileExtentInline = "file-extent-inline", "An inline extent has a position or a form that none can have.";
+    FileExtentCompressed = "file-extent-compressed", "Compressed inline data do not unpack, so the file cannot be read (looked at with --check-data-csum).";
 
     RootInvalid = "root-invalid", "A root item is impossible.";
     RootMissing = "root-missing", "A tree that every volume has is missing.";

@@ -46,6 +46,7 @@ const ELSEWHERE: &[FaultCode] = &[
     FaultCode::LogOverlapsExtent,
     FaultCode::LogChecksumMissing,
     FaultCode::LogDataChecksum,
+    FaultCode::FileExtentCompressed,
     FaultCode::SpaceCacheOverlapsExtent,
 ];
 
@@ -148,6 +149,33 @@ fn unreadable_nodes_and_data_are_reported() {
 /// The code of a fault, and a change of a log's file extent that makes it, given
 /// the address of a node.
 type LogDamage = (FaultCode, fn(&mut [u8], u64));
+/// Streams that do not unpack, of each kind. The leaf that holds them is whole.
+#[test]
+fn inline_data_that_do_not_unpack_are_reported() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    let script = "for m in zlib lzo zstd; do touch $m; btrfs property set $m compression $m
+        head -c 1900 /dev/zero | tr '\\0' x > $m; sync $m; done; sync";
+    volume::make(&path, &[], "", script);
+    assert_clean(&report(&path), "before the damage");
+    for algorithm in 1..=3_u8 {
+        let damaged = dir.path().join("damaged.img");
+        volume::sparse_copy(&path, &damaged);
+        let mut image = Image::open(&damaged);
+        let is_it = |key: Key, data: &[u8]| {
+            key.item_type == ItemType::EXTENT_DATA && data[20] == 0 && data[16] == algorithm
+        };
+        let (key, _) = image.find(TreeId::FS, is_it);
+        image.update(TreeId::FS, key, |data| data[21..].fill(0xff));
+        let found = report(&damaged);
+        let count = found.counts.get(&FaultCode::FileExtentCompressed);
+        assert_eq!(count, Some(&1), "{algorithm}: {:?}", found.counts);
+    }
+}
+
 /// A volume on which the kernel ran `script`, which left a fsync log.
 fn with_log(dir: &Path, script: &str) -> PathBuf {
     let (path, crashed) = (dir.join("v.img"), dir.join("crashed.img"));

@@ -2,11 +2,13 @@
 
 use super::run::InodeRun;
 use super::run::Rules;
+use crate::DataChecksums;
 use crate::code::FaultCode;
 use crate::ranges::Ranges;
-use butterfs_format::compression::UNIT;
+use butterfs_format::compression::{Scratch, UNIT};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
-use butterfs_format::{Generation, Key};
+use butterfs_format::{Generation, Key, ParseError};
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// What file extents are compared with.
@@ -17,6 +19,29 @@ pub(crate) struct Bounds<'b> {
     pub(crate) generation: Generation,
     /// Space with checksums.
     pub(crate) covered: &'b Ranges,
+    /// Whether inline data are unpacked.
+    pub(crate) data: DataChecksums,
+}
+
+thread_local! {
+    /// Contexts for unpacking are large.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Unpacks compressed inline data. No data checksum covers them: a leaf may be
+/// whole and hold a stream that nobody can read.
+fn unpack(bounds: &Bounds<'_>, extent: &FileExtent<'_>, data: &[u8]) -> Result<(), ParseError> {
+    let Some(algorithm) = extent.compression else {
+        return Ok(());
+    };
+    let memory = |bytes: u64| usize::try_from(bytes).unwrap_or(0);
+    let mut unpacked = vec![0; memory(extent.ram_bytes.min(bounds.sector))];
+    SCRATCH.with_borrow_mut(|scratch| {
+        let sector = memory(bounds.sector);
+        scratch
+            .decompress(algorithm, data, &mut unpacked, sector)
+            .map(drop)
+    })
 }
 
 /// Checks a file extent and adds it to its inode.
@@ -168,5 +193,9 @@ fn inline(rules: &Rules<'_>, bounds: &Bounds<'_>, key: Key, extent: &FileExtent<
     } else if stored >= sector {
         let text = format!("it stores {stored} bytes; data of a whole sector are not inline");
         fault(text);
+    } else if bounds.data == DataChecksums::Verify
+        && let Err(error) = unpack(bounds, extent, data)
+    {
+        rules.fault(FaultCode::FileExtentCompressed, key, error.to_string());
     }
 }

@@ -171,6 +171,7 @@ impl FsScan<'_, '_> {
             sector: self.context.sector(),
             generation: self.newest(),
             covered: self.covered,
+            data: self.context.options.data,
         };
         let inode = run.inode(rules, key.objectid);
         file_extent::check(rules, &bounds, inode, key, &extent);
