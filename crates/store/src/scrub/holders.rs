@@ -6,7 +6,11 @@ use crate::error::{StoreError, bad_item};
 use crate::extent::pending::{Backref, ExtentKind};
 use crate::extent::record::{ExtentHead, ExtentRecord};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
-use butterfs_format::{InodeNumber, ItemType, Logical, TreeId};
+use butterfs_format::{InodeNumber, ItemType, Key, Logical, TreeId};
+use butterfs_tree::Cursor;
+
+/// The greatest data extent that programs make, in bytes.
+const EXTENT_MAX: u64 = 128 << 20;
 
 /// A file that uses, or used, the data at an address. A snapshot that shares
 /// the file is not named.
@@ -16,9 +20,41 @@ pub struct HolderAt {
     pub tree: TreeId,
     /// Inode.
     pub inode: InodeNumber,
-    /// Offset of the address in the file. If the extent is compressed, the file
-    /// offset of the extent plus that of the address in the extent.
+    /// Offset of the address in the file, or where the file extent begins if it
+    /// is compressed: all of it unpacks together.
     pub offset: u64,
+    /// If it is compressed, the bytes of the file that cannot be read without
+    /// the address.
+    pub unpacked: Option<u64>,
+}
+
+impl HolderAt {
+    /// What a file extent of the data extent at `start` has at `within` bytes
+    /// into that; `None` if it has none of it.
+    fn of(
+        tree: TreeId,
+        key: Key,
+        extent: &FileExtent<'_>,
+        (start, within): (u64, u64),
+    ) -> Option<Self> {
+        let (FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place)) = extent.body else {
+            return None;
+        };
+        let is_compressed = extent.compression.is_some();
+        let inside = within.checked_sub(place.offset);
+        let inside = inside.filter(|inside| *inside < place.length);
+        let offset = match (is_compressed, inside) {
+            (true, _) => key.offset,
+            (false, Some(inside)) => key.offset.checked_add(inside)?,
+            (false, None) => return None,
+        };
+        (place.disk.get() == start).then_some(Self {
+            tree,
+            inode: InodeNumber(key.objectid),
+            offset,
+            unpacked: is_compressed.then_some(place.length),
+        })
+    }
 }
 
 impl Engine {
@@ -64,11 +100,22 @@ impl Engine {
                     root,
                     inode,
                     offset,
-                } => holders.push(HolderAt {
-                    tree: root,
-                    inode,
-                    offset: offset.wrapping_add(within),
-                }),
+                } => {
+                    let by = (root, inode, offset);
+                    let is_there = match self.holders_by_key(by, (start, within), &mut holders) {
+                        Err(error) if error.is_missing_node() => return Err(error),
+                        // Damage of the tree leaves what the reference says.
+                        found => found.unwrap_or(false),
+                    };
+                    if !is_there {
+                        holders.push(HolderAt {
+                            tree: root,
+                            inode,
+                            offset: offset.wrapping_add(within),
+                            unpacked: None,
+                        });
+                    }
+                }
                 Backref::SharedData(leaf) => {
                     self.holders_in_leaf(leaf, (start, within), &mut holders)?;
                 }
@@ -92,16 +139,45 @@ impl Engine {
             }
             let extent = FileExtent::parse(leaf.data(slot))
                 .map_err(|error| bad_item(leaf.owner(), key, &error))?;
-            if let FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) = extent.body
-                && place.disk.get() == start
-            {
-                holders.push(HolderAt {
-                    tree: leaf.owner(),
-                    inode: InodeNumber(key.objectid),
-                    offset: key.offset.wrapping_sub(place.offset).wrapping_add(within),
-                });
-            }
+            holders.extend(HolderAt::of(leaf.owner(), key, &extent, (start, within)));
         }
         Ok(())
+    }
+
+    /// Adds the file extents that a reference by key counts, as far as they have
+    /// the address. Gives whether the data extent has any there.
+    fn holders_by_key(
+        &self,
+        (tree, inode, offset): (TreeId, InodeNumber, u64),
+        (start, within): (u64, u64),
+        holders: &mut Vec<HolderAt>,
+    ) -> Result<bool, StoreError> {
+        // The reference names where the data extent would begin in the file,
+        // which may be before the file.
+        let first = match i64::try_from(offset) {
+            Ok(_) => offset,
+            Err(_) => 0,
+        };
+        let first = Key::new(inode.get(), ItemType::EXTENT_DATA, first);
+        let mut is_there = false;
+        let mut cursor = Cursor::seek_in(self, tree, &first)?;
+        while let Some((key, data)) = cursor.item() {
+            let behind = key.offset.wrapping_sub(offset);
+            if key.objectid != inode.get()
+                || key.item_type != ItemType::EXTENT_DATA
+                || behind > EXTENT_MAX
+            {
+                break;
+            }
+            let extent = FileExtent::parse(data).map_err(|error| bad_item(tree, key, &error))?;
+            is_there |= matches!(
+                extent.body,
+                FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place)
+                    if place.disk.get() == start
+            );
+            holders.extend(HolderAt::of(tree, key, &extent, (start, within)));
+            cursor.next()?;
+        }
+        Ok(is_there)
     }
 }

@@ -297,3 +297,79 @@ fn a_scrub_of_stripes_goes_on_where_it_was() {
         assert!(parts.last > DeviceOffset(0));
     }
 }
+
+/// Where a bad address is in the files that have it: at its own offset, or, as
+/// nothing of a compressed extent can be read without it, in all that the file
+/// has of the extent.
+#[test]
+fn holders_of_an_address_are_named_with_what_they_lose() {
+    use butterfs::{BlockDevice, MemoryDevice, MountOptions};
+    use butterfs_admin::scrub::HolderAt;
+    use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+    use butterfs_format::{InodeNumber, ItemType, Key, TreeId};
+    use std::sync::Arc;
+
+    const UNIT: u64 = 128 << 10;
+    for (options, is_compressed) in [("compress-force=zstd", true), ("compress=no", false)] {
+        let device: Arc<dyn BlockDevice> = Arc::new(MemoryDevice::new(512 << 20));
+        butterfs_admin::mkfs::make(&*device, &MkfsOptions::default()).unwrap();
+        let options = MountOptions::parse(options).unwrap().open_options();
+        let volume = Volume::open_device(device, options).unwrap();
+        volume.write_file("f", &content(1, 400_000)).unwrap();
+        volume.sync().unwrap();
+        let files = volume.files();
+        let make = |name: &str| {
+            drop(volume.create_file(name).unwrap());
+            files.inode(volume.resolve(name).unwrap()).unwrap()
+        };
+        let file = files.inode(volume.resolve("f").unwrap()).unwrap();
+        // Of the second unit, one has the whole, one only the first half.
+        let (whole, half) = (make("whole"), make("half"));
+        files
+            .copy_range((&file, UNIT), (&whole, 8192), UNIT)
+            .unwrap();
+        files
+            .copy_range((&file, UNIT), (&half, UNIT), UNIT / 2)
+            .unwrap();
+        volume.sync().unwrap();
+        let engine = files.store().read();
+        let at = |number: InodeNumber, offset: u64| {
+            let key = Key::new(number.get(), ItemType::EXTENT_DATA, offset);
+            let (leaf, slot) = butterfs_tree::find(&*engine, TreeId::FS, &key).unwrap()?;
+            let extent = FileExtent::parse(leaf.data(slot)).unwrap();
+            match extent.body {
+                FileExtentBody::Regular(place) => Some(place),
+                _ => None,
+            }
+        };
+        let place = at(whole.id.number, 8192).unwrap();
+        let within = match is_compressed {
+            true => 4096,
+            false => UNIT / 2 + 4096,
+        };
+        let bad = place.disk.saturating_add(match is_compressed {
+            true => within,
+            false => place.offset + within,
+        });
+        let mut found = engine.holders_at(bad, 8).unwrap();
+        found.sort_by_key(|holder| holder.inode);
+        let holder = |inode: InodeNumber, offset: u64, unpacked: Option<u64>| HolderAt {
+            tree: TreeId::FS,
+            inode,
+            offset,
+            unpacked,
+        };
+        let expected = match is_compressed {
+            true => vec![
+                holder(file.id.number, UNIT, Some(UNIT)),
+                holder(whole.id.number, 8192, Some(UNIT)),
+                holder(half.id.number, UNIT, Some(UNIT / 2)),
+            ],
+            false => vec![
+                holder(file.id.number, UNIT + within, None),
+                holder(whole.id.number, 8192 + within, None),
+            ],
+        };
+        assert_eq!(found, expected, "{is_compressed}");
+    }
+}

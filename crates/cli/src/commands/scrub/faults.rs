@@ -155,7 +155,13 @@ impl Stretch {
                 top if top.is_empty() => String::new(),
                 above => format!("/{}", String::from_utf8_lossy(&above)),
             };
-            format!("{above}{path} (offset {})", holder.offset)
+            let offset = holder.offset;
+            match holder.unpacked {
+                None => format!("{above}{path} (offset {offset})"),
+                Some(bytes) => {
+                    format!("{above}{path} (offset {offset}, {bytes} bytes that are compressed)")
+                }
+            }
         });
         let named: Vec<String> = named.collect();
         match named.is_empty() {
