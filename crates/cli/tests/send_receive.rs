@@ -173,3 +173,82 @@ fn the_kernel_sends_on_what_was_made_and_received_here() {
     assert_eq!(bench.run(&["cat", "other:/next/new/host"]), "first");
     assert_eq!(bench.run(&["cat", "other:/next/last"]), "last");
 }
+
+/// Nobody can receive a stream without data, however often it is sent.
+#[test]
+fn a_stream_without_data_is_not_to_be_resumed() {
+    let bench = Bench::new();
+    if !with_snapshots(&bench) {
+        return;
+    }
+    bench.run(&["send", "--no-data", "-f", "bare.stream", "volume:/one"]);
+    bench.run(&["mkfs", "-q", "-b", "512m", "copy"]);
+    std::fs::create_dir(bench.path("directory")).expect("a directory");
+    for target in ["copy:/", "directory"] {
+        let failed = bench.try_run(&["receive", "-f", "bare.stream", target]);
+        let text = said(&failed);
+        assert_eq!(failed.status.code(), Some(1), "{text}");
+        assert!(text.contains("send --no-data"), "{text}");
+        assert!(text.trim_end().ends_with("remove it"), "{text}");
+    }
+}
+
+/// What is done to a received beginning, and whether the receive goes on.
+type Act<'a> = (&'a dyn Fn(&Bench), bool);
+
+/// Reading through a mount notes access times, and a balance moves the nodes.
+/// Neither changes what was received.
+#[test]
+fn a_receive_goes_on_after_a_look_and_a_balance() {
+    let bench = Bench::new();
+    if !with_snapshots(&bench) || !support::can_mount() {
+        return;
+    }
+    bench.run(&["send", "-f", "one.stream", "volume:/one"]);
+    let stream = std::fs::read(bench.path("one.stream")).expect("a stream");
+    std::fs::write(bench.path("cut.stream"), &stream[..stream.len() / 2]).expect("a file");
+    let look = |_: &Bench| {
+        let seen = std::fs::read_dir(bench.path("mnt/one")).expect("a directory");
+        assert!(seen.count() > 0);
+        std::fs::read(bench.path("mnt/one/file")).expect("the file");
+    };
+    let change = |_: &Bench| std::fs::write(bench.path("mnt/one/new"), b"x").expect("a file");
+    let chmod = |_: &Bench| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(bench.path("mnt/one"), mode).expect("a mode");
+    };
+    let mounted: [Act<'_>; 4] = [
+        (&look, true),
+        (&change, false),
+        (&chmod, false),
+        (&|_| {}, true),
+    ];
+    for (number, (act, goes_on)) in mounted.into_iter().enumerate() {
+        bench.run(&["mkfs", "-f", "-q", "-b", "512m", "copy"]);
+        let failed = bench.try_run(&["receive", "-f", "cut.stream", "copy:/"]);
+        assert_eq!(failed.status.code(), Some(1), "{}", said(&failed));
+        let point = bench.mount_source("copy", "strictatime", "mnt");
+        act(&bench);
+        bench.run(&["umount", "mnt"]);
+        drop(point);
+        if number == 3 {
+            bench.run(&["balance", "start", "--full-balance", "copy"]);
+        }
+        let resumed = bench.try_run(&["receive", "--resume", "-f", "one.stream", "copy:/"]);
+        assert_eq!(
+            resumed.status.success(),
+            goes_on,
+            "{number}: {}",
+            said(&resumed)
+        );
+        if goes_on {
+            assert!(bench.try_run(&["cat", "copy:/one/file"]).stdout == vec![7; 100_000]);
+        } else {
+            assert!(
+                said(&resumed).contains("was changed after"),
+                "{}",
+                said(&resumed)
+            );
+        }
+    }
+}

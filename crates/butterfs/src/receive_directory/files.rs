@@ -243,12 +243,8 @@ impl Files {
             // No receiver sets flags: they can forbid the commands that follow.
             Command::FileFlags { .. } => Ok(()),
             Command::EncodedWrite(write) => self.encoded_write(&write),
-            Command::UpdateExtent { .. } => Err(TargetError::Other(
-                "the stream was sent without data and cannot be received".into(),
-            )),
-            Command::EnableVerity { .. } => {
-                Err(TargetError::Other("fs-verity cannot be received".into()))
-            }
+            Command::UpdateExtent { .. } => Err(TargetError::NO_DATA),
+            Command::EnableVerity { .. } => Err(TargetError::VERITY),
             Command::Subvolume { .. } | Command::Snapshot { .. } | Command::End => {
                 Err(TargetError::Other("it is not about a file".into()))
             }

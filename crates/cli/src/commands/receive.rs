@@ -276,10 +276,10 @@ impl Receive {
             text.push_str(&format!(
                 "; {} is not whole: {}",
                 left.place,
-                if left.resumable {
-                    "go on with --resume and the same stream, or remove it"
-                } else {
-                    "remove it and receive again"
+                match &received.failure {
+                    Some(failure) if failure.is_final() => "remove it",
+                    _ if left.resumable => "go on with --resume and the same stream, or remove it",
+                    _ => "remove it and receive again",
                 }
             ));
         }

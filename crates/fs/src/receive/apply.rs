@@ -130,7 +130,7 @@ impl Receiver<'_> {
             let ended = kind == CommandKind::End;
             if let Err(error) = self.command(at, &command) {
                 if !matches!(error, ReceiveError::Target { .. }) || self.is_last_error() {
-                    self.note(Some(at));
+                    self.note((!error.is_final()).then_some(at));
                     return Err(error);
                 }
                 if let Some(current) = &mut self.current {

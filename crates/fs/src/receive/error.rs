@@ -14,9 +14,21 @@ pub enum TargetError {
     /// A mounted file system.
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    /// A command that no receive carries out, however often the stream is sent.
+    #[error("{0}")]
+    Impossible(&'static str),
     /// Any other reason, as a sentence.
     #[error("{0}")]
     Other(String),
+}
+
+impl TargetError {
+    /// Data that were left out of the stream.
+    pub const NO_DATA: Self = Self::Impossible(
+        "the stream was sent without data (send --no-data) and cannot be received; send it with them",
+    );
+    /// A file that fs-verity protects.
+    pub const VERITY: Self = Self::Impossible("fs-verity cannot be received");
 }
 
 /// A receive that did not come to its end. Offsets are bytes of the stream.
@@ -98,5 +110,19 @@ impl ReceiveError {
             | Self::Target { offset, .. }
             | Self::OtherStream { offset } => *offset,
         }
+    }
+}
+
+impl ReceiveError {
+    /// Whether no receive of this stream can come to its end.
+    #[must_use]
+    pub const fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::Target {
+                error: TargetError::Impossible(_),
+                ..
+            }
+        )
     }
 }

@@ -13,6 +13,7 @@ mod apply;
 mod base;
 mod decode;
 mod error;
+mod moment;
 mod note;
 mod read_ahead;
 mod reader;

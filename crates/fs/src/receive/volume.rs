@@ -2,12 +2,13 @@
 //! kernel, no root.
 //!
 //! Owns the [`Target`] over [`Filesystem`]. An interrupted receive is noted in
-//! an attribute of the subvolume's root, together with the generation of its
-//! tree. If the tree changed since, nobody can say how far the receive came,
-//! and it is not continued.
+//! an attribute of the subvolume's root, together with the moment ([`Moment`]). If
+//! the content changed since, nobody can say how far the receive came, and it is
+//! not continued.
 
 use super::base::{BaseSearch, Candidate};
 use super::error::TargetError;
+use super::moment::{Moment, is_as_at};
 use super::note::Note;
 use super::reader::Position;
 use super::target::{Begun, Left, NewSubvolume, Start, Target};
@@ -20,7 +21,7 @@ use crate::{Filesystem, FsError};
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::send_stream::{Command, SourceStamp};
-use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Access, StoreError, TreeAccess};
 use butterfs_tree::Cursor;
 use std::sync::Arc;
@@ -143,9 +144,13 @@ impl VolumeTarget {
             }
             Err(error) => return Err(error.into()),
         };
-        let (generation, note) =
+        let (moment, note) =
             parse_note(&new.name, &value).ok_or_else(|| unclear("has a note that is none"))?;
-        if generation != state.root.generation {
+        if !self
+            .files
+            .store
+            .look(|engine| is_as_at(engine, tree, moment))?
+        {
             return Err(unclear("was changed after the receive was interrupted"));
         }
         let Note::Partly { of, at } = note else {
@@ -169,17 +174,19 @@ impl VolumeTarget {
         };
         let root = self.files.inode(current.files.root())?;
         self.files.flush_all()?;
-        // A commit between reading the generation and writing the note makes
-        // the note wrong. That is rare, so it is tried again.
+        // A commit or a long time between taking the moment and writing the
+        // note makes the note wrong. That is rare, so it is tried again.
         for _ in 0..3 {
-            let generation = self.files.store.read().generation();
-            let value = format!("generation {generation}\n{note}");
+            let moment = Moment::soon(self.files.store.read().generation());
+            let value = format!("{moment}{note}");
             self.files
                 .set_xattr(&root, NOTE, value.as_bytes(), SetMode::Any)?;
             self.files.sync_all()?;
             let tree = current.files.root().tree;
             let state = self.files.store.read().tree_state(tree);
-            if state.map_err(FsError::from)?.root.generation == generation {
+            let generation = state.map_err(FsError::from)?.root.generation;
+            let changed = self.files.attributes_of(&root)?.ctime;
+            if moment.includes(generation, changed) {
                 return Ok(());
             }
         }
@@ -209,12 +216,10 @@ impl VolumeTarget {
     }
 }
 
-/// A note in an attribute: the generation of the tree that has it, and itself.
-fn parse_note(name: &[u8], value: &[u8]) -> Option<(Generation, Note)> {
-    let text = std::str::from_utf8(value).ok()?;
-    let (first, rest) = text.split_once('\n')?;
-    let generation = first.strip_prefix("generation ")?.parse().ok()?;
-    Some((Generation(generation), Note::parse(name, rest)?))
+/// A note in an attribute: when it was written, and itself.
+fn parse_note(name: &[u8], value: &[u8]) -> Option<(Moment, Note)> {
+    let (moment, rest) = Moment::parse(std::str::from_utf8(value).ok()?)?;
+    Some((moment, Note::parse(name, rest)?))
 }
 
 fn received_as(item: &RootItem) -> SourceStamp {

@@ -367,12 +367,8 @@ impl VolumeFiles {
             }
             // Flags could forbid later commands, and no receiver sets them.
             Command::FileFlags { .. } => Ok(()),
-            Command::UpdateExtent { .. } => Err(TargetError::Other(
-                "the stream was sent without data and cannot be received".into(),
-            )),
-            Command::EnableVerity { .. } => {
-                Err(TargetError::Other("fs-verity cannot be received".into()))
-            }
+            Command::UpdateExtent { .. } => Err(TargetError::NO_DATA),
+            Command::EnableVerity { .. } => Err(TargetError::VERITY),
             Command::Chmod { .. }
             | Command::Chown { .. }
             | Command::Times { .. }
