@@ -5,6 +5,7 @@ use butterfs_format::InodeId;
 use butterfs_format::item::dir::FileType;
 use butterfs_fs::attr::Attributes;
 use butterfs_fs::dir::ListedEntry;
+use butterfs_fs::listing::ListingEnd;
 use butterfs_fs::{Filesystem, FsError};
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -77,6 +78,7 @@ pub struct ReadDir {
     files: Arc<Filesystem>,
     directory: InodeId,
     path: Arc<[u8]>,
+    end: ListingEnd,
     waiting: VecDeque<ListedEntry>,
     /// Where to go on; `None` at the end.
     next: Option<u64>,
@@ -88,10 +90,13 @@ impl ReadDir {
         let open = self.files.store().check_open();
         open.map_err(|error| at(error.into()))?;
         let waiting = &mut self.waiting;
-        let read = self.files.read_dir(self.directory, from, &mut |entry| {
+        let visit = &mut |entry| {
             waiting.push_back(entry);
             waiting.len() < AHEAD
-        });
+        };
+        let read = self
+            .files
+            .read_dir_to(self.directory, from, self.end, visit);
         read.map_err(at)?;
         let is_full = self.waiting.len() == AHEAD;
         self.next = self
@@ -145,6 +150,7 @@ impl Volume {
             files: Arc::clone(self.files()),
             directory,
             path: path.into(),
+            end: self.files().listing_end(directory).map_err(at)?,
             waiting: VecDeque::new(),
             next: None,
         };

@@ -9,7 +9,6 @@ use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{InodeState, check_alive};
 use crate::inode_fault::InodeFault;
-use crate::listing::Position;
 use butterfs_format::checksum::{extref_hash, name_hash};
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
@@ -43,8 +42,7 @@ pub struct ListedEntry {
     pub name: Vec<u8>,
     /// What it points to.
     pub target: Target,
-    /// Position from which a listing continues after this entry: a number for
-    /// [`Filesystem::read_dir`], not an index of the directory.
+    /// Position from which a listing continues after this entry.
     pub next: u64,
 }
 
@@ -109,7 +107,7 @@ pub const fn in_place_of_absent(tree: TreeId, subvolume: u64) -> InodeId {
 }
 
 /// What the entry `name` of `dir` points to.
-fn target(
+pub(crate) fn target(
     engine: &Engine,
     (dir, name): (InodeId, &[u8]),
     location: Key,
@@ -162,7 +160,7 @@ fn hash_key(dir: InodeId, name: &[u8]) -> Key {
     Key::new(dir.number.get(), ItemType::DIR_ITEM, name_hash(name))
 }
 
-const fn index_key(dir: InodeId, index: u64) -> Key {
+pub(crate) const fn index_key(dir: InodeId, index: u64) -> Key {
     Key::new(dir.number.0, ItemType::DIR_INDEX, index)
 }
 
@@ -687,115 +685,4 @@ impl Filesystem {
         parts.reverse();
         Ok(Some(parts.join(&b'/')))
     }
-
-    /// Lists `dir` from position `from` (0 is the start; then
-    /// [`ListedEntry::next`]) until `visit` returns `false`. "." and ".." come
-    /// first. Each entry that exists during the whole listing is given exactly
-    /// once. Names that were made after the listing began are not listed.
-    ///
-    /// # Errors
-    /// [`FsError::NotADirectory`], damage, reading.
-    pub fn read_dir(
-        &self,
-        dir: InodeId,
-        from: u64,
-        visit: &mut dyn FnMut(ListedEntry) -> bool,
-    ) -> Result<(), FsError> {
-        let mut position = Position::decode(from);
-        let last = match position.last {
-            Some(last) => last,
-            None => self.last_index(dir)?,
-        };
-        position.last = Some(last);
-        let dots: [(u64, &[u8]); 2] = [(0, b"."), (1, b"..")];
-        for (index, name) in dots {
-            if position.index > index {
-                continue;
-            }
-            let entry = ListedEntry {
-                name: name.to_vec(),
-                target: self.lookup(dir, name)?,
-                next: position.after(dir, index)?,
-            };
-            if !visit(entry) {
-                return Ok(());
-            }
-        }
-        position.index = position.index.max(FIRST_INDEX);
-        while position.index <= last {
-            // In batches, so that `visit` runs without the engine's lock.
-            let (batch, next) = self.list_batch(dir, position)?;
-            for entry in batch {
-                if !visit(entry) {
-                    return Ok(());
-                }
-            }
-            let Some(next) = next else {
-                return Ok(());
-            };
-            position.index = next;
-        }
-        Ok(())
-    }
-
-    /// The last index in a directory; 0 when it is empty.
-    fn last_index(&self, dir: InodeId) -> Result<u64, FsError> {
-        self.store.look(|engine| {
-            check_alive(engine, dir.tree)?;
-            let greatest = index_key(dir, u64::MAX);
-            let mut cursor = Cursor::seek_in(engine, dir.tree, &greatest)?;
-            if cursor.key() != Some(greatest) && !cursor.prev()? {
-                return Ok(0);
-            }
-            let last = cursor.key().filter(|key| {
-                key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX
-            });
-            Ok(last.map_or(0, |key| key.offset))
-        })
-    }
-
-    /// Some entries from a position on, and the index after them; `None` at
-    /// the listing's end.
-    fn list_batch(
-        &self,
-        dir: InodeId,
-        from: Position,
-    ) -> Result<(Vec<ListedEntry>, Option<u64>), FsError> {
-        self.store.look(|engine| {
-            check_alive(engine, dir.tree)?;
-            batch_from(engine, dir, from)
-        })
-    }
-}
-
-/// Some entries of `dir` from a position on, and the index after them; `None`
-/// at the listing's end.
-fn batch_from(
-    engine: &Engine,
-    dir: InodeId,
-    from: Position,
-) -> Result<(Vec<ListedEntry>, Option<u64>), FsError> {
-    const BATCH: usize = 256;
-    let mut batch = Vec::new();
-    let mut cursor = Cursor::seek_in(engine, dir.tree, &index_key(dir, from.index))?;
-    while let Some((key, data)) = cursor.item() {
-        let inside = key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX;
-        if !inside || from.last.is_some_and(|last| key.offset > last) {
-            break;
-        }
-        if batch.len() >= BATCH {
-            return Ok((batch, Some(key.offset)));
-        }
-        let next = from.after(dir, key.offset)?;
-        for entry in DirEntries::new(data) {
-            let entry = entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
-            batch.push(ListedEntry {
-                name: entry.name.to_vec(),
-                target: target(engine, (dir, entry.name), entry.location, entry.kind)?,
-                next,
-            });
-        }
-        cursor.next()?;
-    }
-    Ok((batch, None))
 }

@@ -21,7 +21,7 @@ mod inode_fault;
 mod inode_loading;
 mod inode_numbers;
 mod inode_state;
-mod listing;
+pub mod listing;
 pub mod log;
 mod mode;
 pub mod names;
@@ -68,6 +68,8 @@ pub struct Filesystem {
     pub(crate) subvolume: TreeId,
     /// Numbers for new inodes.
     pub(crate) next_inodes: InodeNumbers,
+    /// Listings of directories that are under way.
+    pub(crate) listings: listing::Listings,
     /// Renames of directories happen one at a time.
     pub(crate) renaming: Mutex<()>,
     /// Held for a step of freeing deleted subvolumes.
@@ -115,6 +117,7 @@ impl Filesystem {
             inodes: InodeTable::new(),
             subvolume,
             next_inodes: InodeNumbers::new(),
+            listings: listing::Listings::default(),
             renaming: Mutex::new(()),
             cleaning: Mutex::new(()),
             leaving: Mutex::new(FxHashSet::default()),

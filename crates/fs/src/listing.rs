@@ -1,68 +1,365 @@
-//! Where a directory's listing is, and where it ends.
+//! Listing directories: positions, and where a listing ends.
+//!
+//! Positions are small, as in the kernel, because programs of 32 bits take no
+//! others. Any index of the directory is one, and a listing goes on from it.
 //!
 //! A renamed entry gets a new, higher index. So a listing that went on to the
-//! last index at each moment could meet the same files for ever. Instead it
-//! ends at the index that was the last one when it began. Opens are stateless,
-//! so that index is a part of each position, and of what telldir(3) gives.
-//!
-//! Invariant: a position is below 2^63, and never 0 but at the start.
+//! last index at each moment could meet the same files for ever. Instead it ends
+//! at the index that was the last one when it began. Opens are stateless, so a
+//! request must say which end its listing has. The end itself has no room in a
+//! small position: the position has the number of the end in [`Listings`].
 
+use crate::Filesystem;
+use crate::dir::{FIRST_INDEX, ListedEntry, index_key, target};
 use crate::error::FsError;
+use crate::inode::check_alive;
 use crate::inode_fault::InodeFault;
-use butterfs_format::InodeId;
+use butterfs_format::item::dir::DirEntries;
+use butterfs_format::{InodeId, ItemType};
+use butterfs_store::Engine;
+use butterfs_tree::Cursor;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
 
-/// Set in positions that know where their listing ends.
-const BOUNDED: u64 = 1 << 62;
-/// Bits of an index in such a position.
-const INDEX_BITS: u32 = 31;
-/// Greatest index in such a position.
-const INDEX_MAX: u64 = (1 << INDEX_BITS) - 1;
+/// The position after the last entry of a listing, as in the kernel: the
+/// greatest one of a program of 32 bits.
+const AT_END: u64 = i32::MAX as u64;
+/// Set in positions that have the number of an end.
+const NUMBERED: u64 = 1 << 30;
+/// Bits of the index in such a position. The number follows.
+const INDEX_BITS: u32 = 24;
+const INDEX_MASK: u64 = (1 << INDEX_BITS) - 1;
+/// Ends of a directory that have numbers. The next number would be that of
+/// [`AT_END`].
+const ENDS_MAX: usize = 63;
+/// Set in positions that are an index too great for 30 bits.
+const FAR: u64 = 1 << 62;
+/// Directories whose ends are remembered, in each of two generations.
+const DIRS_MAX: usize = 512;
+
+/// The last index of a listing: that of its directory when the listing began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListingEnd(u64);
+
+/// The number of an end among those of its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct EndNumber(u8);
 
 /// A position in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
-    /// Least index that comes next.
-    pub index: u64,
-    /// Last index of the listing; `None` where it is not known yet, or too
-    /// great to be remembered.
-    pub last: Option<u64>,
+enum Position {
+    /// The least index that comes next, in no known listing.
+    Index(u64),
+    /// The same, in the listing that has this end.
+    Numbered { index: u64, end: EndNumber },
+    /// After the last entry.
+    AtEnd,
 }
 
 impl Position {
-    /// A position as callers know it.
-    pub const fn decode(position: u64) -> Self {
-        if position & BOUNDED == 0 {
-            return Self {
-                index: position,
-                last: None,
-            };
+    /// A position as callers know it. Any number is one.
+    fn decode(position: u64) -> Self {
+        if position == AT_END {
+            return Self::AtEnd;
         }
-        Self {
-            index: position & INDEX_MAX,
-            last: Some(position >> INDEX_BITS & INDEX_MAX),
+        let number = u8::try_from(position.wrapping_sub(NUMBERED) >> INDEX_BITS);
+        match number {
+            Ok(number) if usize::from(number) < ENDS_MAX => Self::Numbered {
+                index: position & INDEX_MASK,
+                end: EndNumber(number),
+            },
+            _ => Self::Index(position & (FAR - 1)),
         }
     }
 
-    /// The position after `index`, for callers.
+    /// The position for callers.
+    fn encode(self) -> u64 {
+        match self {
+            Self::Index(index) if index < NUMBERED => index,
+            Self::Index(index) => FAR | index,
+            Self::Numbered { index, end } => NUMBERED | u64::from(end.0) << INDEX_BITS | index,
+            Self::AtEnd => AT_END,
+        }
+    }
+}
+
+/// The ends that the listings of a directory have.
+#[derive(Debug, Default)]
+struct Ends {
+    numbered: Vec<Numbered>,
+    /// How often one of them was used.
+    uses: u64,
+    /// The end of the last listing that began, where it has no number.
+    far: Option<ListingEnd>,
+}
+
+#[derive(Debug)]
+struct Numbered {
+    end: ListingEnd,
+    /// When it was used last, counted in uses.
+    used: u64,
+}
+
+impl Ends {
+    /// Gives an end a number. If there are too many, the one that was not used
+    /// for longest loses its number to it. If a listing still goes on to that
+    /// one, it becomes longer.
+    fn number(&mut self, end: ListingEnd) -> EndNumber {
+        self.uses += 1;
+        let used = self.uses;
+        let same = self.numbered.iter().position(|one| one.end == end);
+        let place = match same {
+            Some(place) => place,
+            None if self.numbered.len() < ENDS_MAX => self.numbered.len(),
+            None => {
+                let unused = self.numbered.iter().enumerate();
+                let unused = unused.min_by_key(|(_, one)| one.used);
+                unused.map_or(0, |(place, _)| place)
+            }
+        };
+        let new = Numbered { end, used };
+        match self.numbered.get_mut(place) {
+            Some(old) => *old = new,
+            None => self.numbered.push(new),
+        }
+        EndNumber(u8::try_from(place).unwrap_or_default())
+    }
+
+    fn get(&mut self, number: EndNumber) -> Option<ListingEnd> {
+        self.uses += 1;
+        let found = self.numbered.get_mut(usize::from(number.0))?;
+        found.used = self.uses;
+        Some(found.end)
+    }
+}
+
+/// Where the listings of directories end. If a directory was forgotten, its
+/// listings go on to its last index of that moment.
+///
+/// Invariant: what a number means only becomes a later moment. So no listing ends
+/// before an entry that was there when it began.
+#[derive(Debug, Default)]
+pub(crate) struct Listings(Mutex<Generations>);
+
+/// Directories that were listed lately, and those from before.
+#[derive(Debug, Default)]
+struct Generations {
+    young: FxHashMap<InodeId, Ends>,
+    old: FxHashMap<InodeId, Ends>,
+}
+
+impl Generations {
+    fn ends(&mut self, dir: InodeId) -> &mut Ends {
+        if self.young.len() >= DIRS_MAX && !self.young.contains_key(&dir) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let old = &mut self.old;
+        let known = || old.remove(&dir).unwrap_or_default();
+        self.young.entry(dir).or_insert_with(known)
+    }
+}
+
+impl Listings {
+    /// Notes where a listing ends that begins.
+    fn begun(&self, dir: InodeId, end: ListingEnd) -> Listing {
+        let mut generations = self.0.lock();
+        let ends = generations.ends(dir);
+        let number = if end.0 < INDEX_MASK {
+            Some(ends.number(end))
+        } else {
+            ends.far = Some(end);
+            None
+        };
+        Listing { end, number }
+    }
+
+    /// The listing that has an end of this number.
+    fn numbered(&self, dir: InodeId, number: EndNumber) -> Option<Listing> {
+        let mut generations = self.0.lock();
+        let ends = generations.ends(dir);
+        let end = ends.get(number)?;
+        let number = Some(number);
+        Some(Listing { end, number })
+    }
+
+    /// The last listing that began where ends have no numbers.
+    fn far(&self, dir: InodeId) -> Option<Listing> {
+        let end = self.0.lock().ends(dir).far?;
+        Some(Listing { end, number: None })
+    }
+}
+
+/// A listing that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listing {
+    end: ListingEnd,
+    number: Option<EndNumber>,
+}
+
+impl Listing {
+    /// The position of an index in it.
+    fn at(self, index: u64) -> u64 {
+        let position = match self.number {
+            Some(end) => Position::Numbered { index, end },
+            None => Position::Index(index),
+        };
+        position.encode()
+    }
+}
+
+impl Filesystem {
+    /// Lists `dir` from position `from` (0 is the start; then
+    /// [`ListedEntry::next`]) until `visit` returns `false`. "." and ".." come
+    /// first. Each entry that exists during the whole listing is given exactly
+    /// once. Names that were made after the listing began are not listed, as long
+    /// as the directory is remembered.
     ///
     /// # Errors
-    /// Damage: no directory has ever had this many entries.
-    pub fn after(self, dir: InodeId, index: u64) -> Result<u64, FsError> {
-        let next = index.saturating_add(1);
-        if next >= BOUNDED {
+    /// [`FsError::NotADirectory`], damage, reading.
+    pub fn read_dir(
+        &self,
+        dir: InodeId,
+        from: u64,
+        visit: &mut dyn FnMut(ListedEntry) -> bool,
+    ) -> Result<(), FsError> {
+        let (index, known) = match Position::decode(from) {
+            Position::AtEnd => return Ok(()),
+            Position::Index(index @ 0..=FIRST_INDEX) => (index, None),
+            Position::Index(index) => (index, self.listings.far(dir)),
+            Position::Numbered { index, end } => (index, self.listings.numbered(dir, end)),
+        };
+        let listing = match known {
+            Some(listing) => listing,
+            None => self.listings.begun(dir, self.listing_end(dir)?),
+        };
+        self.list(dir, index, listing, visit)
+    }
+
+    /// Where a listing of `dir` ends that begins now.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn listing_end(&self, dir: InodeId) -> Result<ListingEnd, FsError> {
+        self.store.look(|engine| {
+            check_alive(engine, dir.tree)?;
+            let greatest = index_key(dir, u64::MAX);
+            let mut cursor = Cursor::seek_in(engine, dir.tree, &greatest)?;
+            if cursor.key() != Some(greatest) && !cursor.prev()? {
+                return Ok(ListingEnd(0));
+            }
+            let last = cursor.key().filter(|key| {
+                key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX
+            });
+            Ok(ListingEnd(last.map_or(0, |key| key.offset)))
+        })
+    }
+
+    /// As [`Self::read_dir`], for a caller that keeps the end of its listing.
+    ///
+    /// # Errors
+    /// As [`Self::read_dir`].
+    pub fn read_dir_to(
+        &self,
+        dir: InodeId,
+        from: u64,
+        end: ListingEnd,
+        visit: &mut dyn FnMut(ListedEntry) -> bool,
+    ) -> Result<(), FsError> {
+        let (Position::Index(index) | Position::Numbered { index, .. }) = Position::decode(from)
+        else {
+            return Ok(());
+        };
+        let number = None;
+        self.list(dir, index, Listing { end, number }, visit)
+    }
+
+    fn list(
+        &self,
+        dir: InodeId,
+        from: u64,
+        listing: Listing,
+        visit: &mut dyn FnMut(ListedEntry) -> bool,
+    ) -> Result<(), FsError> {
+        let is_empty = listing.end.0 < FIRST_INDEX;
+        let after = match is_empty {
+            true => AT_END,
+            false => FIRST_INDEX,
+        };
+        let dots: [(u64, &[u8], u64); 2] = [(0, b".", 1), (1, b"..", after)];
+        for (index, name, next) in dots {
+            if from > index {
+                continue;
+            }
+            let entry = ListedEntry {
+                name: name.to_vec(),
+                target: self.lookup(dir, name)?,
+                next,
+            };
+            if !visit(entry) {
+                return Ok(());
+            }
+        }
+        let mut index = from.max(FIRST_INDEX);
+        while index <= listing.end.0 {
+            // In batches, so that `visit` runs without the engine's lock.
+            let (batch, next) = self.store.look(|engine| {
+                check_alive(engine, dir.tree)?;
+                batch_from(engine, dir, index, listing)
+            })?;
+            for entry in batch {
+                if !visit(entry) {
+                    return Ok(());
+                }
+            }
+            let Some(next) = next else { break };
+            index = next;
+        }
+        Ok(())
+    }
+}
+
+/// Some entries of `dir` from an index on, and the index after them; `None` at
+/// the listing's end.
+fn batch_from(
+    engine: &Engine,
+    dir: InodeId,
+    from: u64,
+    listing: Listing,
+) -> Result<(Vec<ListedEntry>, Option<u64>), FsError> {
+    const BATCH: usize = 256;
+    let mut batch: Vec<ListedEntry> = Vec::new();
+    let mut cursor = Cursor::seek_in(engine, dir.tree, &index_key(dir, from))?;
+    while let Some((key, data)) = cursor.item() {
+        let inside = key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX;
+        if !inside || key.offset > listing.end.0 {
+            break;
+        }
+        if batch.len() >= BATCH {
+            return Ok((batch, Some(key.offset)));
+        }
+        let next = key.offset.saturating_add(1);
+        if next >= FAR {
             return Err(FsError::Damaged {
                 inode: dir,
                 at: None,
                 fault: Box::new(InodeFault::IndexPosition),
             });
         }
-        Ok(match self.last {
-            Some(last) if last <= INDEX_MAX && next <= INDEX_MAX => {
-                BOUNDED | last << INDEX_BITS | next
-            }
-            _ => next,
-        })
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
+            batch.push(ListedEntry {
+                name: entry.name.to_vec(),
+                target: target(engine, (dir, entry.name), entry.location, entry.kind)?,
+                next: listing.at(next),
+            });
+        }
+        cursor.next()?;
     }
+    // Whoever goes on from here meets nothing that was made meanwhile.
+    if let Some(last) = batch.last_mut() {
+        last.next = AT_END;
+    }
+    Ok((batch, None))
 }
 
 #[cfg(test)]
@@ -70,25 +367,92 @@ mod tests {
     use super::*;
     use butterfs_format::{InodeNumber, TreeId};
 
-    const DIR: InodeId = InodeId {
-        tree: TreeId::FS,
-        number: InodeNumber::ROOT,
-    };
+    const fn dir(number: u64) -> InodeId {
+        InodeId {
+            tree: TreeId::FS,
+            number: InodeNumber(number),
+        }
+    }
 
     #[test]
-    fn a_position_remembers_the_end_where_it_fits() {
-        let at = |index, last| Position { index, last };
-        for (index, last) in [(0, 1), (1, 1), (2, 900), (900, 900), (7, INDEX_MAX)] {
-            let next = at(index, Some(last)).after(DIR, index).unwrap();
-            assert_eq!(Position::decode(next), at(index + 1, Some(last)));
-            assert!(i64::try_from(next).is_ok());
+    fn positions_are_read_as_they_were_written() {
+        let numbered = |index, end| Position::Numbered {
+            index,
+            end: EndNumber(end),
+        };
+        let small = [
+            Position::Index(0),
+            Position::Index(2),
+            Position::Index(NUMBERED - 1),
+            numbered(3, 0),
+            numbered(INDEX_MASK, ENDS_MAX as u8 - 1),
+            Position::AtEnd,
+        ];
+        for position in small {
+            let number = position.encode();
+            assert!(i32::try_from(number).is_ok(), "{position:?}");
+            assert_eq!(Position::decode(number), position);
         }
-        let far = at(2, Some(INDEX_MAX + 1)).after(DIR, 2).unwrap();
-        assert_eq!(Position::decode(far), at(3, None));
-        let beyond = at(2, Some(INDEX_MAX)).after(DIR, INDEX_MAX).unwrap();
-        assert_eq!(Position::decode(beyond), at(INDEX_MAX + 1, None));
-        for impossible in [BOUNDED - 1, u64::MAX] {
-            assert!(at(2, None).after(DIR, impossible).is_err());
+        for index in [NUMBERED, NUMBERED + 7, AT_END, 1 << 40, FAR - 1] {
+            let number = Position::Index(index).encode();
+            assert!(i64::try_from(number).is_ok());
+            assert_eq!(Position::decode(number), Position::Index(index));
         }
+        // Numbers that nobody was given.
+        for number in [AT_END + 1, FAR - 1, u64::MAX, 0x7f00_0000] {
+            let index = Position::Index(number & (FAR - 1));
+            assert_eq!(Position::decode(number), index, "{number:#x}");
+        }
+    }
+
+    #[test]
+    fn an_end_in_use_keeps_its_number() {
+        let listings = Listings::default();
+        let first = listings.begun(dir(1), ListingEnd(100));
+        let number = first.number.unwrap();
+        assert_eq!(listings.begun(dir(1), ListingEnd(100)), first);
+        for later in 1..500 {
+            let other = listings.begun(dir(1), ListingEnd(100 + later));
+            assert_ne!(other.number, first.number);
+            assert_eq!(listings.numbered(dir(1), number), Some(first));
+        }
+        // Its listing becomes longer if nobody goes on with it.
+        for later in 1..ENDS_MAX as u64 {
+            listings.begun(dir(1), ListingEnd(1000 + later));
+        }
+        assert_eq!(listings.numbered(dir(1), number), Some(first));
+        for later in 0..=ENDS_MAX as u64 {
+            listings.begun(dir(1), ListingEnd(2000 + later));
+        }
+        let longer = listings.numbered(dir(1), number).unwrap();
+        assert!(longer.end > ListingEnd(1999), "{longer:?}");
+    }
+
+    #[test]
+    fn a_directory_in_use_is_not_forgotten() {
+        let listings = Listings::default();
+        let first = listings.begun(dir(1), ListingEnd(100));
+        for other in 2..4000 {
+            listings.begun(dir(other), ListingEnd(4));
+            assert_eq!(
+                listings.numbered(dir(1), first.number.unwrap()),
+                Some(first)
+            );
+        }
+        for other in 4000..6000 {
+            listings.begun(dir(other), ListingEnd(4));
+        }
+        assert_eq!(listings.numbered(dir(1), first.number.unwrap()), None);
+        let generations = listings.0.lock();
+        assert!(generations.young.len() <= DIRS_MAX && generations.old.len() <= DIRS_MAX);
+    }
+
+    #[test]
+    fn far_ends_have_no_numbers() {
+        let listings = Listings::default();
+        let far = listings.begun(dir(1), ListingEnd(INDEX_MASK));
+        assert_eq!(far.number, None);
+        assert_eq!(listings.far(dir(1)), Some(far));
+        assert_eq!(far.at(1 << 24), 1 << 24);
     }
 }

@@ -262,3 +262,187 @@ fn a_listing_ends_while_files_are_renamed() {
         assert_eq!(seen.len(), FILES, "{at_once} at once");
     }
 }
+
+/// A directory with files whose names are of 6 bytes.
+fn made(fs: &Filesystem, count: usize) -> InodeId {
+    let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    let dir = fs.create(fs.root(), b"dir", &new).unwrap().id;
+    for file in 0..count {
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        fs.create(dir, format!("a{file:05}").as_bytes(), &new)
+            .unwrap();
+    }
+    dir
+}
+
+/// A part of a listing, as a server answers a request.
+fn part(
+    fs: &Filesystem,
+    dir: InodeId,
+    from: u64,
+    at_once: usize,
+) -> Vec<butterfs_fs::dir::ListedEntry> {
+    let mut part = Vec::new();
+    fs.read_dir(dir, from, &mut |entry| {
+        // The entry that does not fit is not taken.
+        let fits = part.len() < at_once;
+        if fits {
+            part.push(entry);
+        }
+        fits
+    })
+    .unwrap();
+    part
+}
+
+/// Programs of 32 bits take no greater position. As in the kernel, "." and ".."
+/// are at 0 and 1, and an entry is at its index.
+#[test]
+fn positions_are_small_and_any_number_is_one() {
+    let (_dir, image) = mkfs(256 << 20, &[]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let dir = made(&fs, FILES);
+    let all = part(&fs, dir, 0, usize::MAX);
+    assert_eq!(all.len(), FILES + 2);
+    for (number, entry) in all.iter().enumerate() {
+        assert!(
+            i32::try_from(entry.next).is_ok(),
+            "{number}: {:#x}",
+            entry.next
+        );
+        let after = part(&fs, dir, entry.next, usize::MAX);
+        assert_eq!(after[..], all[number + 1..], "after {number}");
+        let rest = part(&fs, dir, number as u64, usize::MAX);
+        assert_eq!(rest[..], all[number..], "from {number}");
+    }
+    assert_eq!(all.last().unwrap().next, 0x7fff_ffff);
+    assert_eq!(part(&fs, dir, FILES as u64 + 2, 9), []);
+    // What was made meanwhile does not come after the end.
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    fs.create(dir, b"later", &new).unwrap();
+    assert_eq!(part(&fs, dir, 0x7fff_ffff, 9), []);
+    assert_eq!(part(&fs, dir, 0, usize::MAX).len(), FILES + 3);
+}
+
+/// Another program lists the directory again and again, in parts, while each
+/// file is renamed as soon as it is listed.
+#[test]
+fn a_listing_ends_while_others_begin() {
+    let (_dir, image) = mkfs(256 << 20, &[]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let dir = made(&fs, FILES);
+    let mut other = 0;
+    let (mut from, mut seen) = (0, 0);
+    loop {
+        let listed = part(&fs, dir, from, 10);
+        let Some(last) = listed.last() else { break };
+        from = last.next;
+        for entry in listed.iter().filter(|entry| !entry.name.starts_with(b".")) {
+            let to = [b"b", &entry.name[..]].concat();
+            let place = |name| Place { dir, name };
+            fs.rename(
+                place(&entry.name),
+                place(&to),
+                RenameMode::Replace,
+                OldName::Free,
+            )
+            .unwrap();
+            seen += 1;
+            for _ in 0..10 {
+                let more = part(&fs, dir, other, 7);
+                other = more.last().map_or(0, |last| last.next);
+            }
+        }
+        assert!(seen <= FILES, "the listing does not end");
+    }
+    assert_eq!(seen, FILES);
+}
+
+/// Several programs list a directory in parts of different sizes, begin at
+/// different times, stop, and ask again, while names come and go. Each name that
+/// is there during a whole listing comes once.
+#[test]
+fn listings_at_the_same_time_have_all_that_stays() {
+    use std::collections::BTreeMap;
+    struct Lister {
+        from: u64,
+        at_once: usize,
+        /// What was there when it began, and how often it came.
+        expected: BTreeMap<Vec<u8>, usize>,
+    }
+    let seeds = std::env::var("BUTTERFS_SEEDS").ok();
+    let seeds = seeds.as_deref().and_then(|text| text.split_once(".."));
+    let (first, end) = seeds.map_or((0, 6), |(a, b)| (a.parse().unwrap(), b.parse().unwrap()));
+    for seed in first..end {
+        let (_dir, image) = mkfs(256 << 20, &[]);
+        let fs = open_subvolume(&image, TreeId::FS);
+        let dir = made(&fs, 60);
+        let mut names: Vec<Vec<u8>> = list(&fs, dir).into_iter().map(|e| e.name).collect();
+        let mut state: u64 = seed * 2 + 1;
+        let mut below = |count: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % count
+        };
+        let begin = |names: &[Vec<u8>], at_once| Lister {
+            from: 0,
+            at_once,
+            expected: names.iter().map(|name| (name.clone(), 0)).collect(),
+        };
+        let mut listers: Vec<Lister> = (0..4).map(|_| begin(&names, 1 + below(20))).collect();
+        let mut ended = 0;
+        for step in 0..4000 {
+            match below(4) {
+                0 if names.len() < 120 => {
+                    let name = format!("n{step}").into_bytes();
+                    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+                    fs.create(dir, &name, &new).unwrap();
+                    names.push(name);
+                }
+                1 if names.len() > 20 => {
+                    let name = names.swap_remove(below(names.len()));
+                    fs.unlink(dir, &name).unwrap();
+                    for lister in &mut listers {
+                        lister.expected.remove(&name);
+                    }
+                }
+                _ => {
+                    let number = below(listers.len());
+                    let lister = &mut listers[number];
+                    let listed = part(&fs, dir, lister.from, lister.at_once);
+                    if below(5) == 0 {
+                        // The answer is lost, and asked for again.
+                        continue;
+                    }
+                    if below(60) == 0 {
+                        // Nobody goes on with this listing.
+                        listers[number] = begin(&names, 1 + below(20));
+                        continue;
+                    }
+                    // A part of an answer may be all that there is room for.
+                    let taken = if below(4) == 0 {
+                        1 + below(lister.at_once)
+                    } else {
+                        usize::MAX
+                    };
+                    for entry in listed.iter().take(taken) {
+                        lister.from = entry.next;
+                        if let Some(count) = lister.expected.get_mut(&entry.name) {
+                            *count += 1;
+                        }
+                    }
+                    if listed.is_empty() {
+                        ended += 1;
+                        for (name, count) in &lister.expected {
+                            let name = name.escape_ascii();
+                            assert_eq!(*count, 1, "seed {seed}, step {step}: {name}");
+                        }
+                        listers[number] = begin(&names, 1 + below(20));
+                    }
+                }
+            }
+        }
+        assert!(ended > 50, "{ended}");
+    }
+}
