@@ -167,7 +167,7 @@ fn a_degraded_volume_goes_on_and_what_comes_back_is_not_believed() {
             // A single commit is enough to tell.
             let stale = fault(open(&memory, Degraded::Refused));
             assert!(
-                matches!(&stale, MemberFault::Stale { behind, .. } if *behind > 1),
+                matches!(&stale, MemberFault::Stale { found, newest, .. } if newest.get() - found.get() > 1),
                 "{stale}"
             );
             let before = away.snapshot();

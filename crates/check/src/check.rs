@@ -62,7 +62,11 @@ fn run(
     progress: &dyn Progress,
 ) -> Result<Report, CheckError> {
     let faults = Arc::new(Collector::new(options.faults_max));
-    let Given { members, seeds } = superblocks::open(devices, options.superblock, &faults)?;
+    let Given {
+        members,
+        seeds,
+        stale,
+    } = superblocks::open(devices, options.superblock, &faults)?;
     let Some(superblock) = members.first().map(|member| member.superblock.clone()) else {
         return Err(CheckError::Devices(DevicesFault::None));
     };
@@ -87,6 +91,7 @@ fn run(
     let space = LogicalSpace::new(devices, map, OnDamage::Leave);
     let context = Context::new(superblock, space, Arc::clone(&faults), options, progress);
     let context = context.with_device_items(items).with_seeds(seeds);
+    let context = context.with_stale(stale);
     let check = Check::open(&context)?;
     let figures = check.run()?;
     let roots = check.roots.nodes();

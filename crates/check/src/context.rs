@@ -50,6 +50,8 @@ pub(crate) struct Context<'a> {
     pub(crate) device_items: Arc<[DeviceItem]>,
     /// Devices from which the volume may have grown.
     pub(crate) seeds: Arc<[Member]>,
+    /// Devices whose state is too old to be looked at.
+    stale: Arc<[DeviceId]>,
     pub(crate) identity: VolumeIdentity,
     pub(crate) faults: Arc<Collector>,
     pub(crate) hash: SumHash,
@@ -87,6 +89,7 @@ impl<'a> Context<'a> {
             space: Arc::new(space),
             device_items: Arc::new([]),
             seeds: Arc::new([]),
+            stale: Arc::new([]),
             identity,
             faults,
             hash: SumHash::random(),
@@ -106,6 +109,17 @@ impl<'a> Context<'a> {
     pub(crate) fn with_device_items(mut self, items: Vec<DeviceItem>) -> Self {
         self.device_items = items.into();
         self
+    }
+
+    /// The same context, with the devices whose state is too old.
+    pub(crate) fn with_stale(mut self, stale: Vec<DeviceId>) -> Self {
+        self.stale = stale.into();
+        self
+    }
+
+    /// Whether a device was given whose state is too old.
+    pub(crate) fn is_stale(&self, id: DeviceId) -> bool {
+        self.stale.contains(&id)
     }
 
     /// The same context, with devices from which the volume may have grown.

@@ -151,8 +151,12 @@ pub(crate) fn missing(context: &Context<'_>, tree: &ChunkTree) {
     let is_there = |id: DeviceId| context.space.state(id).is_some();
     for item in tree.devices.iter().filter(|item| !is_there(item.id)) {
         let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, item.id.get());
+        let why = match context.is_stale(item.id) {
+            true => "has an old state",
+            false => "is missing",
+        };
         let text = format!(
-            "device {} is missing; what lies on it was not looked at",
+            "device {} {why}; what lies on it was not looked at",
             item.id
         );
         context.fault(

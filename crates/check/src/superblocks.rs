@@ -27,6 +27,9 @@ pub(crate) struct Given {
     pub(crate) members: Vec<Member>,
     /// Devices of other volumes, from which this one may have grown.
     pub(crate) seeds: Vec<Member>,
+    /// Devices of the volume that lack what was written since they were away.
+    /// They are looked at as little as missing ones.
+    pub(crate) stale: Vec<DeviceId>,
 }
 
 /// A device with its superblock.
@@ -242,9 +245,7 @@ pub(crate) fn open(
         }
         seen.push((own.device.id, name));
         let (newest, generation) = (first.generation.get(), own.generation.get());
-        // A crash between the superblocks of two devices leaves one of them a
-        // generation behind.
-        if newest.saturating_sub(generation) > 1 {
+        if !is_current(member, newest) {
             let text = format!(
                 "{} is of generation {generation}, others of {newest}; it lacks what was written \
                  since",
@@ -271,7 +272,22 @@ pub(crate) fn open(
         return Err(CheckError::Unsupported(unknown));
     }
     fields(&first, faults);
-    Ok(Given { members, seeds })
+    let newest = first.generation.get();
+    let (members, stale): (Vec<_>, Vec<_>) = members
+        .into_iter()
+        .partition(|member| is_current(member, newest));
+    let stale = stale.iter().map(|member| member.superblock.device.id);
+    Ok(Given {
+        members,
+        seeds,
+        stale: stale.collect(),
+    })
+}
+
+/// Whether a device has the volume's last state. A crash between the superblocks
+/// of two devices leaves one of them a generation behind.
+fn is_current(member: &Member, newest: u64) -> bool {
+    newest.saturating_sub(member.superblock.generation.get()) <= 1
 }
 
 /// What is wrong with a device that is smaller than its item says.

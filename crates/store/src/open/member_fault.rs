@@ -68,16 +68,20 @@ pub enum MemberFault {
     OnlyTarget(String),
     /// A device that lacks what was written while it was away.
     #[error(
-        "{device}, device {id} of the volume, is {behind} commits behind the others and lacks what \
-         was written since; leave it out and go on without it (mount -o degraded), or replace it"
+        "{device}, device {id} of the volume, has an old state: it is of generation {found}, the \
+         volume of {newest}, and it lacks what was written since; leave it out and go on without it \
+         (mount -o degraded), or replace it"
     )]
     Stale {
         /// It.
         device: String,
         /// Its number.
         id: DeviceId,
-        /// How many commits it lacks.
-        behind: u64,
+        /// Its generation.
+        found: Generation,
+        /// That of the volume. While a device is away, numbers are left out,
+        /// so the difference does not count commits.
+        newest: Generation,
     },
     /// A seed that changed after the volume grew from it.
     #[error(

@@ -207,7 +207,7 @@ impl Members {
         }
     }
 
-    /// Commits that a device lacks.
+    /// How far the generation of a device is below the newest.
     fn behind(&self, one: &Given) -> u64 {
         let newest = self.superblock().generation.get();
         newest.saturating_sub(one.superblock().generation.get())
@@ -372,12 +372,12 @@ impl Members {
         options: &OpenOptions,
     ) -> Result<Vec<VolumeDevice>, StoreError> {
         for one in &self.given {
-            let behind = self.behind(one);
-            if behind > 1 && options.degraded == Degraded::Refused {
+            if self.behind(one) > 1 && options.degraded == Degraded::Refused {
                 return Err(MemberFault::Stale {
                     device: one.name(),
                     id: one.id(),
-                    behind,
+                    found: one.superblock().generation,
+                    newest: self.superblock().generation,
                 }
                 .into());
             }
