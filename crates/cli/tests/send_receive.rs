@@ -3,9 +3,11 @@
 
 mod support;
 
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use support::{Bench, said};
+use support::{BINARY, Bench, is_root, said};
 
 fn btrfs(words: &[&str]) {
     let output = Command::new("btrfs").args(words).output().expect("it runs");
@@ -251,4 +253,79 @@ fn a_receive_goes_on_after_a_look_and_a_balance() {
             );
         }
     }
+}
+
+/// A directory that cannot hold a device node gets all else of the stream, and
+/// is not taken for a whole copy.
+#[test]
+fn what_a_directory_cannot_hold_is_named_and_the_rest_received() {
+    let bench = Bench::new();
+    let mut archive = tar::Builder::new(Vec::new());
+    for (kind, name, content) in [
+        (tar::EntryType::Regular, "top/a", "first\n"),
+        (tar::EntryType::Char, "top/dev/null", ""),
+        (tar::EntryType::Regular, "top/dev/text", "beside\n"),
+        (tar::EntryType::Regular, "top/z", "last\n"),
+    ] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(kind);
+        header.set_uid(65534);
+        header.set_gid(65534);
+        header.set_mode(0o644);
+        header.set_mtime(0);
+        header.set_size(content.len() as u64);
+        header.set_device_major(1).expect("a number");
+        header.set_device_minor(3).expect("a number");
+        let added = archive.append_data(&mut header, name, content.as_bytes());
+        added.expect("a member");
+    }
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Link);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_mode(0o644);
+    header.set_size(0);
+    let linked = archive.append_link(&mut header, "top/dev/zero", "top/dev/null");
+    linked.expect("a link");
+    let archive = archive.into_inner().expect("an archive");
+    std::fs::write(bench.path("top.tar"), archive).expect("a file");
+    bench.run(&["subvolume", "create", "volume:/sub"]);
+    bench.run(&["tar", "extract", "-f", "top.tar", "volume:/sub"]);
+    bench.run(&["subvolume", "snapshot", "-r", "volume:/sub", "volume:/one"]);
+    bench.run(&["rm", "volume:/sub/top/dev/null"]);
+    bench.run(&["subvolume", "snapshot", "-r", "volume:/sub", "volume:/two"]);
+    bench.run(&["send", "-q", "-f", "one", "volume:/one"]);
+    bench.run(&["send", "-q", "-f", "two", "-p", "/one", "volume:/two"]);
+    std::fs::create_dir(bench.path("plain")).expect("a directory");
+    for name in ["", "plain", "one", "two"] {
+        let mode = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(bench.path(name), mode).expect("a mode");
+    }
+    let receive = |stream: &str| {
+        let mut command = Command::new(BINARY);
+        command.args(["receive", "-f", stream, "plain"]);
+        command.current_dir(bench.path(""));
+        if is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command.output().expect("it runs")
+    };
+    let received = receive("one");
+    let told = said(&received);
+    assert_eq!(received.status.code(), Some(1), "{told}");
+    assert!(told.contains("left out: mknod of "), "{told}");
+    assert!(
+        told.contains("1 files or directories are left out; all else is received"),
+        "{told}"
+    );
+    assert!(told.contains("takes no increment"), "{told}");
+    for (name, text) in [("a", "first\n"), ("dev/text", "beside\n"), ("z", "last\n")] {
+        let found = std::fs::read_to_string(bench.path("plain/one/top").join(name));
+        assert_eq!(found.expect(name), text);
+    }
+    assert!(!bench.path("plain/one/top/dev/null").exists());
+    assert!(!bench.path("plain/one/top/dev/zero").exists());
+    let refused = receive("two");
+    assert!(!refused.status.success(), "{}", said(&refused));
 }

@@ -17,7 +17,9 @@ mod search;
 
 use butterfs_format::TreeId;
 use butterfs_format::send_stream::{Command, SourceStamp};
-use butterfs_fs::receive::{Begun, Left, NewSubvolume, Note, Position, Start, Target, TargetError};
+use butterfs_fs::receive::{
+    Begun, Left, NewSubvolume, Note, OnFailure, Position, Start, Target, TargetError,
+};
 use butterfs_kernel::{self as btrfs, Changes};
 use files::Files;
 use notes::Notes;
@@ -279,6 +281,41 @@ impl Target for DirectoryTarget {
         let result = result.and_then(|()| current.files.apply(command, &current.new));
         self.current = Some(current);
         result
+    }
+
+    /// A directory of a host may be unable to hold what a volume holds, and this
+    /// user may not make device nodes.
+    fn on_failure(&self, command: &Command<'_>, error: &TargetError) -> OnFailure {
+        let TargetError::Io(error) = error else {
+            return OnFailure::Fails;
+        };
+        let Some(errno) = Errno::from_io_error(error) else {
+            return OnFailure::Fails;
+        };
+        let is_right = matches!(errno, Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP);
+        match command {
+            Command::MakeFile { .. }
+            | Command::MakeDirectory { .. }
+            | Command::MakeSpecial { .. }
+            | Command::Symlink { .. }
+            | Command::Link { .. }
+                if is_right || matches!(errno, Errno::NAMETOOLONG | Errno::MLINK) =>
+            {
+                OnFailure::LeavesOutEntry
+            }
+            // A host says so of an attribute that is too large, too.
+            Command::SetXattr { .. }
+                if is_right || matches!(errno, Errno::NOSPC | Errno::TOOBIG | Errno::RANGE) =>
+            {
+                OnFailure::LeavesOutAttribute
+            }
+            Command::Chmod { .. } | Command::Chown { .. } | Command::Times { .. }
+                if is_right || errno == Errno::INVAL =>
+            {
+                OnFailure::LeavesOutAttribute
+            }
+            _ => OnFailure::Fails,
+        }
     }
 
     fn finish(&mut self) -> Result<(), TargetError> {

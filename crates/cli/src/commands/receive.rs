@@ -6,7 +6,9 @@
 mod dump;
 
 use crate::fail::{Context, Done, Failure, fail};
+use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
+use crate::left_out::{LeftOut, OnUndone, Undone};
 use crate::place::{Place, json};
 use butterfs::receive::{
     CommandSource, NewSubvolume, ReadAhead, ReceiveOptions, Received, Start, Target, Termination,
@@ -40,7 +42,9 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(1 << 30);
   butterfs receive --dump -f monday.stream
 
 In a volume, and in a directory on Btrfs, each snapshot becomes a read-only subvolume; elsewhere a
-directory, and .butterfs-receive beside it says what it was received as. A
+directory, and .butterfs-receive beside it says what it was received as. What a
+directory cannot hold (device nodes, if you are not root) is named, the rest is
+received, and the exit code is 1; no increment can be received on it. A
 stream that is damaged or cut is an error that says where; what was received of
 it stays, read-write and not known as a copy, and --resume goes on with it when
 the same stream is sent again, also after Ctrl-C.")]
@@ -92,6 +96,8 @@ struct Facts {
     subvolumes: Vec<SubvolumeFact>,
     stream_bytes: u64,
     errors: Vec<String>,
+    /// Entries and attributes that the target cannot hold.
+    lacks: Vec<String>,
     left_out: u64,
 }
 
@@ -253,6 +259,7 @@ impl Receive {
                 subvolumes: received.subvolumes.iter().map(Into::into).collect(),
                 stream_bytes: received.position.offset,
                 errors: errors.clone(),
+                lacks: received.left_out.iter().map(ToString::to_string).collect(),
                 left_out,
             })?;
         } else if !self.quiet {
@@ -264,8 +271,18 @@ impl Receive {
                 note!("{left_out} owners or attributes were left out: only root can set them");
             }
         }
+        let lacks = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
+        for error in &received.left_out {
+            lacks.undone(Undone::Entry(error.into()))?;
+        }
         let Some(first) = errors.first() else {
-            return Ok(());
+            return lacks.ended("received").map_err(|failure| {
+                let place = received.left.map(|left| left.place).unwrap_or_default();
+                Failure(format!(
+                    "{}; {place} is not marked as received, and takes no increment",
+                    failure.0
+                ))
+            });
         };
         let mut text = if errors.len() > 1 {
             format!("{} (and {} more errors)", first, errors.len() - 1)

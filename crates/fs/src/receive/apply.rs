@@ -1,8 +1,9 @@
 //! Receives whole streams into a target.
 
 use super::error::{ReceiveError, TargetError};
+use super::left_out::LeftOutPaths;
 use super::reader::{CommandSource, Position};
-use super::target::{Begun, Left, NewSubvolume, Start, Target};
+use super::target::{Begun, Left, NewSubvolume, OnFailure, Start, Target};
 use butterfs_format::send_stream::{Command, CommandKind};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,9 @@ pub struct Received {
     pub subvolumes: Vec<NewSubvolume>,
     /// Commands that failed and were allowed to.
     pub errors: Vec<ReceiveError>,
+    /// Entries and attributes that the target cannot hold, and left out. The
+    /// rest of their subvolume was received; it did not become whole.
+    pub left_out: Vec<ReceiveError>,
     /// What is left of a subvolume that is not whole.
     pub left: Option<Left>,
     /// Where the stream ended.
@@ -60,6 +64,9 @@ pub struct Received {
 struct Current {
     new: NewSubvolume,
     state: State,
+    /// Something of it was left out.
+    is_partial: bool,
+    left_out: LeftOutPaths,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -156,7 +163,10 @@ impl Receiver<'_> {
         let offset = reader.position().offset;
         let missing = if self.current.is_some() {
             "the command that ends it"
-        } else if self.received.subvolumes.is_empty() && self.received.errors.is_empty() {
+        } else if self.received.subvolumes.is_empty()
+            && self.received.errors.is_empty()
+            && self.received.left_out.is_empty()
+        {
             "everything"
         } else {
             return Ok(());
@@ -166,7 +176,12 @@ impl Receiver<'_> {
     }
 
     fn checkpoint(&mut self, applied: Position) -> Result<(), TargetError> {
-        let applying = matches!(&self.current, Some(current) if current.state == State::Applying);
+        // How far a subvolume came of which something is left out is not noted:
+        // a receive that went on would not know of it.
+        let applying = matches!(
+            &self.current,
+            Some(current) if current.state == State::Applying && !current.is_partial
+        );
         if !applying || self.noted.elapsed() < self.options.checkpoint_interval {
             return Ok(());
         }
@@ -186,6 +201,7 @@ impl Receiver<'_> {
             return;
         };
         let applied = match current.state {
+            State::Applying if current.is_partial => None,
             State::Applying => applied,
             State::Skipping(until) => Some(until),
             State::Broken => None,
@@ -247,7 +263,12 @@ impl Receiver<'_> {
             Begun::Partly(until) => State::Skipping(until),
             Begun::Whole => State::Whole,
         };
-        self.current = Some(Current { new, state });
+        self.current = Some(Current {
+            new,
+            state,
+            is_partial: false,
+            left_out: LeftOutPaths::default(),
+        });
         Ok(())
     }
 
@@ -270,14 +291,29 @@ impl Receiver<'_> {
             State::Skipping(_) => current.state = State::Applying,
             State::Applying => {}
         }
-        self.target
-            .apply(command)
-            .map_err(|error| ReceiveError::Target {
-                offset: at.offset,
-                command: command.kind(),
-                path: command.path().unwrap_or_default().to_vec(),
-                error,
-            })
+        if current.left_out.follow(command) {
+            return Ok(());
+        }
+        let Err(error) = self.target.apply(command) else {
+            return Ok(());
+        };
+        let path = command.path().unwrap_or_default().to_vec();
+        let failure = self.target.on_failure(command, &error);
+        if failure == OnFailure::LeavesOutEntry {
+            current.left_out.add(&path);
+        }
+        let error = ReceiveError::Target {
+            offset: at.offset,
+            command: command.kind(),
+            path,
+            error,
+        };
+        if failure == OnFailure::Fails {
+            return Err(error);
+        }
+        current.is_partial = true;
+        self.received.left_out.push(error);
+        Ok(())
     }
 
     fn finish(&mut self, at: Position) -> Result<(), TargetError> {
@@ -286,6 +322,10 @@ impl Receiver<'_> {
         };
         let done = State::Skipping(at);
         match current.state {
+            _ if current.is_partial => {
+                self.left(None);
+                return Ok(());
+            }
             state if state == State::Applying || state == done => {
                 if let Err(error) = self.target.finish() {
                     self.left(None);

@@ -36,6 +36,18 @@ pub enum Begun {
     Whole,
 }
 
+/// What becomes of a command that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It failed.
+    Fails,
+    /// The target cannot hold the entry that it makes. Later commands about the
+    /// entry are passed over.
+    LeavesOutEntry,
+    /// The target cannot hold an attribute, a mode or a time of an entry.
+    LeavesOutAttribute,
+}
+
 /// Does what commands say.
 pub trait Target {
     /// Makes the subvolume, empty or as a copy of its parent, or finds what is
@@ -50,6 +62,13 @@ pub trait Target {
     /// # Errors
     /// Whatever the target says.
     fn apply(&mut self, command: &Command<'_>) -> Result<(), TargetError>;
+
+    /// What becomes of a command that failed with `error`. A target that can hold
+    /// everything fails.
+    fn on_failure(&self, command: &Command<'_>, error: &TargetError) -> OnFailure {
+        let _ = (command, error);
+        OnFailure::Fails
+    }
 
     /// Everything up to `applied` was done. Notes that durably if the receive
     /// can be continued after a crash.
