@@ -213,7 +213,14 @@ fn a_volume_is_defragmented_and_sharing_told() {
     let mount = bench.mount("rw");
     fs::create_dir(bench.path("mnt/dir")).expect("a directory");
     scatter(&bench.path("mnt/dir/file"), &bench.path("mnt/filler"));
+    // A file with two names is one file.
+    fs::hard_link(bench.path("mnt/dir/file"), bench.path("mnt/dir/again")).expect("a link");
     bench.run(&["subvolume", "snapshot", "-r", "mnt", "mnt/snapshot"]);
+    let planned = bench.run(&["fi", "defrag", "-n", "--unshare", "-r", "mnt/dir"]);
+    assert!(
+        planned.contains("to rewrite: 400.00KiB in 100 extents of 1 files"),
+        "{planned}"
+    );
     unmount(&bench);
     drop(mount);
     refused(&bench, &["filesystem", "defragment", "volume:/"], "take -r");

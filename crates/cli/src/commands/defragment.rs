@@ -15,6 +15,7 @@ use butterfs_kernel::{self as btrfs, DefragmentRequest, is_kernel_btrfs};
 use clap::Args;
 use rustix::io::Errno;
 use serde::Serialize;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::ops::Range;
@@ -271,6 +272,8 @@ impl Defragment {
         let wanted = self.wanted(self.range());
         let done = self.perform(&mut |step| {
             let mut facts = Facts::default();
+            // A file with several names is one file.
+            let mut seen: HashSet<InodeId> = HashSet::new();
             for place in places {
                 let start = volume.resolve(place.path.as_bytes()).context(place)?;
                 let attributes = files.attributes(start).context(place)?;
@@ -286,7 +289,8 @@ impl Defragment {
                         let inside = attributes.id.tree == start.tree;
                         return Ok(if inside { Walk::Enter } else { Walk::Skip });
                     }
-                    if attributes.mode & libc::S_IFMT == libc::S_IFREG {
+                    if attributes.mode & libc::S_IFMT == libc::S_IFREG && seen.insert(attributes.id)
+                    {
                         found.push((entry.path.clone(), attributes.id));
                     }
                     Ok(Walk::Enter)
@@ -354,13 +358,17 @@ impl Defragment {
             ));
         }
         let mut files = Vec::new();
+        // A file with several names is one file.
+        let mut seen: HashSet<(u64, u64)> = HashSet::new();
         let mut waiting = vec![path.to_owned()];
         while let Some(directory) = waiting.pop() {
             for entry in std::fs::read_dir(&directory).context(directory.display())? {
                 let path = entry.context(directory.display())?.path();
                 let found = std::fs::symlink_metadata(&path).context(path.display())?;
                 if found.is_file() {
-                    files.push(path);
+                    if found.nlink() == 1 || seen.insert((found.dev(), found.ino())) {
+                        files.push(path);
+                    }
                 } else if found.is_dir()
                     && found.dev() == facts.dev()
                     && found.ino() & NUMBER != ROOT
