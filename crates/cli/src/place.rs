@@ -20,6 +20,30 @@ pub struct Place {
     pub path: OsString,
 }
 
+/// Something below a place.
+#[derive(Clone, Copy, Debug)]
+pub struct Below<'a> {
+    place: &'a Place,
+    path: &'a [u8],
+}
+
+impl fmt::Display for Below<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_named = self.place.path.as_bytes().ends_with(b"/");
+        let slash = if self.path.is_empty() || is_named {
+            ""
+        } else {
+            "/"
+        };
+        write!(
+            f,
+            "{}{slash}{}",
+            self.place,
+            String::from_utf8_lossy(self.path)
+        )
+    }
+}
+
 impl Place {
     /// `VOLUME:/path`; `None` without `:/`, and for the path of something on the
     /// host. VOLUME may have a `:/` in it: it ends before the first one where it
@@ -50,6 +74,11 @@ impl Place {
         }
         let there = places().find(|place| place.volume.exists());
         Some(there.unwrap_or(first))
+    }
+
+    /// What lies at `path` below it, for messages.
+    pub const fn below<'a>(&'a self, path: &'a [u8]) -> Below<'a> {
+        Below { place: self, path }
     }
 
     /// As a user writes it; it need not be UTF-8.

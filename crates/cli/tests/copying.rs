@@ -178,7 +178,9 @@ fn odd_archive(path: &Path) {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(kind);
         header.set_mode(0o644);
-        (header.set_uid(0), header.set_gid(0), header.set_mtime(0));
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
         header.set_size(content.len() as u64);
         header.set_device_major(1).expect("a number");
         header.set_device_minor(3).expect("a number");
@@ -348,8 +350,11 @@ fn an_attribute_that_is_too_large_is_named() {
         let records = [("SCHILY.xattr.user.note", &value[..])];
         archive.append_pax_extensions(records).expect("records");
         let mut header = tar::Header::new_gnu();
-        (header.set_mode(0o644), header.set_uid(0), header.set_gid(0));
-        (header.set_size(3), header.set_mtime(0));
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_size(3);
+        header.set_mtime(0);
         let added = archive.append_data(&mut header, name, &b"ok\n"[..]);
         added.expect("a member");
     }
@@ -727,6 +732,17 @@ fn what_is_damaged_stops_no_command_on_many_files() {
         "tree\ntree/a\ntree/rotten\ntree/z\n"
     );
     // A name that is not there.
+    for words in [
+        ["chmod", "600", "volume:/no", "volume:/tree/z"],
+        ["chown", "7:8", "volume:/no", "volume:/tree/z"],
+    ] {
+        let output = bench.try_run(&words);
+        let told = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("left out: volume:/no: "), "{told}");
+    }
+    let listed = bench.run(&["ls", "-l", "volume:/tree"]);
+    assert!(listed.contains("-rw-------   1     7     8 "), "{listed}");
     let output = bench.try_run(&["mv", "volume:/no", "volume:/tree/a", "volume:/"]);
     let told = said(&output);
     assert_eq!(output.status.code(), Some(1), "{told}");

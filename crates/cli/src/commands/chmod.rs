@@ -2,8 +2,10 @@
 
 use crate::changes::{Start, followed};
 use crate::fail::{Done, Failure};
+use crate::files_bar::FilesBar;
+use crate::left_out::{LeftOut, OnUndone, Undone};
 use crate::place::Place;
-use butterfs::{SetAttributes, Volume, Walk};
+use butterfs::{FsError, SetAttributes, Volume, Walk};
 use clap::Args;
 use std::str::FromStr;
 
@@ -30,31 +32,43 @@ impl Chmod {
     /// Runs it.
     pub fn run(self) -> Done {
         self.start.change(&self.places, |volume| {
-            self.places
-                .iter()
-                .try_for_each(|place| self.change(volume, place))
+            let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
+            for place in &self.places {
+                self.change(volume, place, &left_out)?;
+            }
+            left_out.ended("changed")
         })
     }
 
-    fn change(&self, volume: &Volume, place: &Place) -> Done {
-        let start = followed(volume, place)?;
-        volume
-            .walk::<Failure>(start, &mut |entry| {
+    fn change(&self, volume: &Volume, place: &Place, left_out: &LeftOut) -> Done {
+        let found = followed(volume, place).map_err(Undone::Entry);
+        let Some(start) = left_out.entry(place, found)? else {
+            return Ok(());
+        };
+        volume.walk_readable::<Failure>(
+            start,
+            &mut |entry| {
                 let of = &entry.attributes;
-                if of.mode & libc::S_IFMT != libc::S_IFLNK {
+                let change = || -> Result<(), FsError> {
+                    if of.mode & libc::S_IFMT == libc::S_IFLNK {
+                        return Ok(());
+                    }
                     let set = SetAttributes {
                         mode: Some(self.mode.applied_to(of.mode)),
                         ..SetAttributes::default()
                     };
                     let inode = volume.files().inode(of.id)?;
-                    volume.files().set_attributes(&inode, &set)?;
-                }
+                    volume.files().set_attributes(&inode, &set)
+                };
+                let changed = change().map_err(Undone::from);
+                left_out.entry(place.below(&entry.path), changed)?;
                 Ok(match self.recursive {
                     true => Walk::Enter,
                     false => Walk::Skip,
                 })
-            })
-            .map_err(|failure| failure.at(place))
+            },
+            &mut |error| left_out.undone(Undone::from(error).at(place)),
+        )
     }
 }
 

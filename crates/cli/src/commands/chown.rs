@@ -2,8 +2,10 @@
 
 use crate::changes::{Start, followed};
 use crate::fail::{Done, Failure, fail};
+use crate::files_bar::FilesBar;
+use crate::left_out::{LeftOut, OnUndone, Undone};
 use crate::place::Place;
-use butterfs::{Privileges, SetAttributes, Volume, Walk};
+use butterfs::{FsError, Privileges, SetAttributes, Volume, Walk};
 use clap::Args;
 use std::os::unix::ffi::OsStrExt;
 
@@ -51,19 +53,25 @@ impl Chown {
                 // A missing file names nobody.
                 volume.read_file(file).unwrap_or_default()
             })?;
-            self.places
-                .iter()
-                .try_for_each(|place| self.change(volume, place, owner))
+            let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
+            for place in &self.places {
+                self.change(volume, place, owner, &left_out)?;
+            }
+            left_out.ended("changed")
         })
     }
 
-    fn change(&self, volume: &Volume, place: &Place, owner: NewOwner) -> Done {
-        let start = match self.no_dereference {
-            true => volume.resolve(place.path.as_bytes())?,
-            false => followed(volume, place)?,
+    fn change(&self, volume: &Volume, place: &Place, owner: NewOwner, left_out: &LeftOut) -> Done {
+        let found = match self.no_dereference {
+            true => volume.resolve(place.path.as_bytes()).map_err(Undone::from),
+            false => followed(volume, place).map_err(Undone::Entry),
         };
-        volume
-            .walk::<Failure>(start, &mut |entry| {
+        let Some(start) = left_out.entry(place, found)? else {
+            return Ok(());
+        };
+        volume.walk_readable::<Failure>(
+            start,
+            &mut |entry| {
                 let is_link = entry.attributes.mode & libc::S_IFMT == libc::S_IFLNK;
                 let set = SetAttributes {
                     uid: owner.uid,
@@ -76,14 +84,19 @@ impl Chown {
                     },
                     ..SetAttributes::default()
                 };
-                let inode = volume.files().inode(entry.attributes.id)?;
-                volume.files().set_attributes(&inode, &set)?;
+                let change = || -> Result<(), FsError> {
+                    let inode = volume.files().inode(entry.attributes.id)?;
+                    volume.files().set_attributes(&inode, &set)
+                };
+                let changed = change().map_err(Undone::from);
+                left_out.entry(place.below(&entry.path), changed)?;
                 Ok(match self.recursive {
                     true => Walk::Enter,
                     false => Walk::Skip,
                 })
-            })
-            .map_err(|failure| failure.at(place))
+            },
+            &mut |error| left_out.undone(Undone::from(error).at(place)),
+        )
     }
 }
 
