@@ -924,8 +924,11 @@ fn a_file_with_too_many_names() {
     let file = fs::File::create(bench.path("links.tar")).expect("a file");
     let mut archive = tar::Builder::new(std::io::BufWriter::new(file));
     let mut header = tar::Header::new_gnu();
-    (header.set_mode(0o644), header.set_uid(0), header.set_gid(0));
-    (header.set_size(0), header.set_mtime(0));
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_size(0);
+    header.set_mtime(0);
     let added = archive.append_data(&mut header, "first", std::io::empty());
     added.expect("a member");
     header.set_entry_type(tar::EntryType::Link);

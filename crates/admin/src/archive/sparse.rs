@@ -112,12 +112,12 @@ impl Sparse {
     }
 }
 
+/// Pieces, and the bytes of the list that they come from.
+type ReadList = (Vec<Range<u64>>, u64);
+
 /// Reads a list of form 1.0: a count, and then an offset and a length for each
 /// piece, each a line, up to the end of a block. Gives its bytes, too.
-fn read_list(
-    content: &mut dyn Read,
-    size: u64,
-) -> io::Result<Result<(Vec<Range<u64>>, u64), BadSparse>> {
+fn read_list(content: &mut dyn Read, size: u64) -> io::Result<Result<ReadList, BadSparse>> {
     let mut text = Vec::new();
     // Where the lines begin that are not counted yet.
     let (mut lines, mut seen) = (0_u64, 0);

@@ -164,9 +164,11 @@ impl Contents {
     pub(super) fn spans(&self, id: ContentId, span: u64) -> Vec<Range<u64>> {
         let Place::Sparse { pieces, .. } = &self.all[id.0] else {
             // An empty file has one part, which is empty.
-            return vec![0..self.size(id).div_ceil(span).max(1)];
+            let all = 0..self.size(id).div_ceil(span).max(1);
+            return vec![all];
         };
-        let mut spans = vec![0..1];
+        let first: Range<u64> = 0..1;
+        let mut spans = vec![first];
         for piece in pieces {
             let next = spans.last().map_or(0, |last| last.end);
             let of_piece = (piece.start / span).max(next)..piece.end.div_ceil(span);

@@ -418,12 +418,12 @@ enum HostKind {
     Other,
 }
 
-/// Looks at what is in a directory of the host: where it is there, and its path
-/// in the image.
-fn below(
-    host: &Path,
-    path: &[Vec<u8>],
-) -> Result<Vec<(PathBuf, Vec<Vec<u8>>, Looked)>, BuildError> {
+/// Something in a directory of the host: where it is there, its path in the
+/// image, and what it is.
+type Below = (PathBuf, Vec<Vec<u8>>, Looked);
+
+/// Looks at what is in a directory of the host.
+fn below(host: &Path, path: &[Vec<u8>]) -> Result<Vec<Below>, BuildError> {
     let io = || BuildError::io(host.display());
     let entries: Result<Vec<_>, _> = std::fs::read_dir(host).map_err(io())?.collect();
     let entries = entries.map_err(io())?;

@@ -279,8 +279,9 @@ impl Work<'_> {
         content: &mut dyn Read,
     ) -> Result<(), Undone> {
         if member.kind == MemberKind::File {
-            let all = [0..member.size];
-            for piece in member.pieces.as_deref().unwrap_or(&all) {
+            let whole = 0..member.size;
+            let pieces = member.pieces.as_deref();
+            for piece in pieces.unwrap_or(std::slice::from_ref(&whole)) {
                 self.piece(inode, piece.clone(), content)?;
             }
             // The end of a sparse file may be a hole.
