@@ -615,3 +615,73 @@ fn a_balance_without_space_leaves_nothing_that_waits() {
         bench.assert_content();
     }
 }
+
+fn new_file(volume: &Volume, name: &str) -> Arc<butterfs::Inode> {
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    let files = volume.files();
+    files.create(files.root(), name.as_bytes(), &new).unwrap()
+}
+
+/// As in the kernel, preallocation gets the last sector.
+#[test]
+fn preallocation_gets_all_of_the_data_space() {
+    let bench = Bench::new(256, 16384);
+    let volume = bench.volume.as_ref().unwrap();
+    let file = new_file(volume, "all");
+    let mut end = 0;
+    for step in [64 << 20, 4 << 20, 256 << 10, 16 << 10, 4096] {
+        while volume
+            .files()
+            .fallocate(&file, FallocateMode::Allocate, end, step)
+            .inspect_err(|error| assert!(is_full(error), "{error}"))
+            .is_ok()
+        {
+            end += step;
+        }
+    }
+    let usage = volume.usage();
+    assert_eq!((usage.data_free, usage.unallocated()), (0, 0), "{end}");
+    volume
+        .files()
+        .unlink(volume.files().root(), b"all")
+        .unwrap();
+}
+
+/// The server of a mount lets a removed file go a little after its removal. What
+/// needs its space waits for that.
+#[test]
+fn space_of_a_removed_file_that_is_let_go_late_is_waited_for() {
+    const LENGTH: u64 = 120 << 20;
+    let bench = Bench::new(256, 16384);
+    let volume = bench.volume.as_ref().unwrap();
+    let files = volume.files();
+    let written = vec![7; 1 << 20];
+    for round in 0..4 {
+        let old = new_file(volume, "old");
+        files
+            .fallocate(&old, FallocateMode::Allocate, 0, LENGTH)
+            .unwrap();
+        volume.sync().unwrap();
+        files.pin(&old);
+        files.unlink(files.root(), b"old").unwrap();
+        let new = new_file(volume, "new");
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                files.unpin(&old, 1).unwrap();
+            });
+            if round % 2 == 0 {
+                files
+                    .fallocate(&new, FallocateMode::Allocate, 0, LENGTH)
+                    .unwrap();
+            } else {
+                for at in (0..LENGTH).step_by(1 << 20) {
+                    files.write(&new, at, &written).unwrap();
+                }
+            }
+        });
+        drop(new);
+        files.unlink(files.root(), b"new").unwrap();
+        volume.sync().unwrap();
+    }
+}

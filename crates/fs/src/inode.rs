@@ -130,6 +130,17 @@ impl InodeTable {
         found
     }
 
+    /// How many inodes in the table are as wanted.
+    pub(crate) fn count(&self, wanted: impl Fn(&Inode) -> bool) -> usize {
+        let shards = self.shards.iter();
+        shards
+            .map(|shard| {
+                let shard = shard.lock();
+                shard.inodes.values().filter(|inode| wanted(inode)).count()
+            })
+            .sum()
+    }
+
     /// Forgets all inodes of a subvolume, and gives them to the caller.
     pub(crate) fn remove_tree(&self, tree: TreeId) -> Vec<Arc<Inode>> {
         let mut removed = Vec::new();

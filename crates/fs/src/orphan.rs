@@ -13,6 +13,7 @@ use butterfs_store::{DataExtent, DataOwner, Engine, Purpose, now};
 use butterfs_tree::{Cursor, Edit, Editor, ItemChange, change_items};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Items of an inode that are deleted in one transaction.
 const STEP: usize = 400;
@@ -234,6 +235,24 @@ impl Filesystem {
                 return Ok(());
             }
         }
+    }
+
+    /// Waits a moment for files without names to be let go: a server learns
+    /// late that the kernel forgot a file. True if some were.
+    pub(crate) fn wait_for_nameless(&self) -> bool {
+        const PAUSE: Duration = Duration::from_millis(2);
+        const PAUSES_MAX: usize = 25;
+        let is_nameless = |inode: &Inode| {
+            let pinned = inode.pins.load(Ordering::Acquire) > 0;
+            let state = pinned.then(|| inode.state.try_read()).flatten();
+            state.is_some_and(|state| state.item.nlink == 0 && !state.deleted)
+        };
+        let before = self.inodes.count(is_nameless);
+        before > 0
+            && (0..PAUSES_MAX).any(|_| {
+                std::thread::sleep(PAUSE);
+                self.inodes.count(is_nameless) < before
+            })
     }
 
     /// At the first look into a subvolume, deletes the files without names that

@@ -4,7 +4,7 @@ use super::extents::{self, Body, Found, NewExtent, NewKind};
 use super::flush::InlineRule;
 use super::limits::{PREALLOC_MAX, SIZE_MAX};
 use super::truncate::touch;
-use super::write::EdgeSpace;
+use super::write::{EdgeSpace, Tries};
 use crate::Filesystem;
 use crate::change::Altered;
 use crate::error::FsError;
@@ -13,7 +13,7 @@ use crate::names::{S_IFMT, S_IFREG};
 use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, Logical};
-use butterfs_store::Purpose;
+use butterfs_store::{Purpose, StoreError};
 use std::ops::Range;
 
 /// File extents dropped in one transaction.
@@ -62,8 +62,25 @@ impl Filesystem {
             .filter(|end| *end <= SIZE_MAX)
             .ok_or(FsError::TooBig)?;
         self.store.check_writable()?;
+        let mut tries = Tries::default();
+        loop {
+            match self.fallocate_once(inode, mode, offset..end) {
+                // What it allocated stays, and the next try skips it.
+                Err(FsError::Store(StoreError::NoSpace))
+                    if mode != FallocateMode::PunchHole && self.may_have_space(&mut tries)? => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn fallocate_once(
+        &self,
+        inode: &Inode,
+        mode: FallocateMode,
+        Range { start: offset, end }: Range<u64>,
+    ) -> Result<(), FsError> {
         if mode != FallocateMode::PunchHole {
-            self.free_what_waits(inode.id, length)?;
+            self.free_what_waits(inode.id, end - offset)?;
         }
         let space = self.promise_edges()?;
         let mut state = inode.state.write();
@@ -78,6 +95,15 @@ impl Filesystem {
         }
         state.check_unprotected()?;
         let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
+        let is_plain = matches!(
+            mode,
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize
+        );
+        let is_whole = |at: u64| at.is_multiple_of(self.sector_size);
+        let range_is_whole = is_plain || (is_whole(offset) && is_whole(end));
+        // Where no sector is changed in part, the range itself may have the
+        // space for its edges.
+        let space = space.filter(|_| !is_whole(state.item.size) || !range_is_whole);
         let noted = match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
                 self.leave_inline_for_good(inode, &mut state, &space)?;
@@ -194,7 +220,7 @@ impl Filesystem {
         }
         while !self.buffers.fits() {
             if !self.clean_for_space()? {
-                return Err(butterfs_store::StoreError::NoSpace.into());
+                return Err(StoreError::NoSpace.into());
             }
             self.look_at_space();
         }

@@ -35,6 +35,13 @@ const CHUNKS_IN_BUDGET: u64 = 8;
 /// or promised.
 pub(super) type EdgeSpace<'a> = Option<Promise<'a>>;
 
+/// What a thread that lacks space has tried already.
+#[derive(Debug, Default)]
+pub(super) struct Tries {
+    wrote_out: bool,
+    waited: bool,
+}
+
 /// Where data go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
@@ -419,13 +426,40 @@ impl Filesystem {
                 self.write_out()?;
             }
         }
-        while self.clean_for_space()? {
+        let mut tries = Tries {
+            wrote_out: true,
+            ..Tries::default()
+        };
+        loop {
+            while self.clean_for_space()? {
+                self.look_at_space();
+                if self.buffers.fits() {
+                    return Ok(());
+                }
+            }
+            if !self.may_have_space(&mut tries)? {
+                return Err(StoreError::NoSpace.into());
+            }
             self.look_at_space();
             if self.buffers.fits() {
                 return Ok(());
             }
         }
-        Err(StoreError::NoSpace.into())
+    }
+
+    /// For a thread that met a lack of space: does what may end it, one thing
+    /// after the other. False if nothing is left to try. No inode may be locked.
+    pub(super) fn may_have_space(&self, tries: &mut Tries) -> Result<bool, FsError> {
+        if !std::mem::replace(&mut tries.wrote_out, true) {
+            // Others got their promises meanwhile, or freed something.
+            self.write_out()?;
+            return Ok(true);
+        }
+        if !std::mem::replace(&mut tries.waited, true) && self.wait_for_nameless() {
+            self.write_out()?;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// Notes how much space there is for data, and for the metadata that
