@@ -207,7 +207,7 @@ pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};
 pub use butterfs_store::{
     Barriers, Degraded, DeviceFacts, Discard, LogPolicy, MemberFault, MemberState, OnFault,
-    OnReplacement, Rescue, StoreError, Trim,
+    OnReplacement, OnShortDevice, Rescue, StoreError, Trim,
 };
 pub use butterfs_tree::CompareCost;
 

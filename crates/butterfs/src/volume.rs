@@ -13,8 +13,8 @@ use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
 use butterfs_store::{
-    FreeSpace, LogPolicy, OnReplacement, OpenOptions as StoreOptions, Purpose, SpaceFault, Store,
-    StoreError, Trim,
+    FreeSpace, LogPolicy, OnReplacement, OnShortDevice, OpenOptions as StoreOptions, Purpose,
+    SpaceFault, Store, StoreError, Trim,
 };
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
@@ -544,6 +544,7 @@ fn open_store(
         free_space: FreeSpace::Kept,
         // Only the overlay cancels it: in the kernel, it continues later.
         on_replacement: OnReplacement::Cancel,
+        on_short_device: OnShortDevice::EndThere,
         ..options.store.clone()
     };
     match Store::open_all(overlays.clone(), &changing) {
@@ -555,7 +556,9 @@ fn open_store(
                 read_only_possible: true,
                 ..
             }
-            | StoreError::Inconsistent(SpaceFault::VolumeSize { .. })),
+            | StoreError::Inconsistent(
+                SpaceFault::VolumeSize { .. } | SpaceFault::DeviceSize { .. },
+            )),
         ) => {
             tracing::warn!("the fsync log is not shown: {error}");
         }

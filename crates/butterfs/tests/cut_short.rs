@@ -1,6 +1,6 @@
-//! A file that somebody cuts short while it is a volume in use.
+//! A file that somebody cuts short, while it is a volume in use and before.
 
-use butterfs::{Access, DataCow, Degraded, FileDevice, OpenOptions, Volume};
+use butterfs::{Access, DataCow, Degraded, FileDevice, OnShortDevice, OpenOptions, Rescue, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_admin::resize::{self, Size};
 use butterfs_admin::scrub::Repair;
@@ -163,4 +163,112 @@ fn what_a_volume_gave_back_may_be_cut_off() {
     assert_eq!(path.metadata().unwrap().len(), 8 << 30);
     let volume = Volume::open(&path, OpenOptions::read_only()).unwrap();
     assert_eq!(volume.read_file(b"again").unwrap(), [2; 100_000]);
+}
+
+/// Opens a volume whose device may be shorter than its item says.
+fn open_to_mend(path: &Path) -> Result<Volume, butterfs::Error> {
+    let mut options = OpenOptions::default();
+    options.store.on_short_device = OnShortDevice::EndThere;
+    Volume::open(path, options)
+}
+
+/// Nothing lies where the device is too short: a resize ends the volume there,
+/// and nobody else changes it before.
+#[test]
+fn a_resize_ends_a_volume_whose_unused_tail_is_gone() {
+    for left in [SIZE - 4096, SIZE - (1 << 20) - 512, SIZE - (20 << 20)] {
+        let folder = tempfile::tempdir().unwrap();
+        let (paths, volume) = volume(folder.path(), 1, ProfileChoice::Single);
+        assert!(volume.files().store().allocated_end(DeviceId(1)) <= left);
+        volume.close().unwrap();
+        set_length(&paths[0], left);
+        let error = Volume::open(&paths[0], OpenOptions::default()).unwrap_err();
+        assert!(error.to_string().contains("resize 1:max"), "{error}");
+        let read = Volume::open(&paths[0], OpenOptions::read_only()).unwrap();
+        assert_eq!(read.read_file(b"before").unwrap(), [1; 100_000]);
+        read.close().unwrap();
+        let volume = open_to_mend(&paths[0]).unwrap();
+        let store = volume.files().store();
+        let resized = resize::resize(store, DeviceId(1), Size::Max, &mut |_| {
+            ControlFlow::Continue(())
+        });
+        let to = left - left % 4096;
+        assert_eq!(resized.unwrap(), resize::End::Resized { from: SIZE, to });
+        volume.close().unwrap();
+        let volume = Volume::open(&paths[0], OpenOptions::default()).unwrap();
+        assert_eq!(volume.read_file(b"before").unwrap(), [1; 100_000]);
+        volume.write_file(b"after", &[2; 100_000]).unwrap();
+        volume.close().unwrap();
+        let devices: Vec<Arc<dyn BlockDevice>> = vec![Arc::new(
+            FileDevice::open(&paths[0], Access::ReadOnly).unwrap(),
+        )];
+        let options = butterfs_check::Options::default();
+        let report = butterfs_check::check(devices, &options, &butterfs_check::NoProgress).unwrap();
+        assert!(report.is_clean(), "{:?}", report.faults);
+    }
+}
+
+/// Data lay where the device is too short: the others are read, and nothing
+/// opens the volume for writing.
+#[test]
+fn what_is_left_of_a_truncated_volume_is_read() {
+    const FILES: usize = 20;
+    const LENGTH: usize = 4 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let (paths, volume) = volume(folder.path(), 1, ProfileChoice::Single);
+    let content = |file: usize| vec![file as u8; LENGTH];
+    for file in 0..FILES {
+        volume
+            .write_file(format!("{file}").as_bytes(), &content(file))
+            .unwrap();
+        volume.sync().unwrap();
+    }
+    let store = Arc::clone(volume.files().store());
+    volume.close().unwrap();
+    // In the middle of the file that lies last.
+    let end = {
+        let engine = store.read();
+        let is_data = |flags: butterfs_format::item::chunk::BlockGroupFlags| {
+            flags.contains(butterfs_format::item::chunk::BlockGroupFlags::DATA)
+        };
+        let data = engine.chunks().filter(|(_, chunk)| is_data(chunk.flags));
+        let last = data
+            .max_by_key(|(_, chunk)| chunk.stripes[0].offset)
+            .unwrap();
+        let others = engine.chunks().filter(|(_, chunk)| !is_data(chunk.flags));
+        let ends = others.map(|(_, chunk)| chunk.stripes[0].offset.get() + chunk.length);
+        let used = engine
+            .groups()
+            .find(|group| group.start == last.0)
+            .unwrap()
+            .used;
+        let end = last.1.stripes[0].offset.get() + used - used.min(10 << 20);
+        assert!(ends.max().unwrap() < end, "all nodes lie before the cut");
+        end
+    };
+    drop((store, volume));
+    set_length(&paths[0], end);
+    for open in [open_to_mend, |path: &Path| {
+        Volume::open(path, OpenOptions::default())
+    }] {
+        let error = open(&paths[0]).unwrap_err().to_string();
+        assert!(
+            error.contains("reach beyond its end") && error.contains("-o ro"),
+            "{error}"
+        );
+    }
+    assert_eq!(paths[0].metadata().unwrap().len(), end);
+    let mut rescue = OpenOptions::read_only();
+    rescue.store.rescue = Rescue::ALL;
+    for options in [OpenOptions::read_only(), rescue] {
+        let volume = Volume::open(&paths[0], options).unwrap();
+        let mut lost = 0;
+        for file in 0..FILES {
+            match volume.read_file(format!("{file}").as_bytes()) {
+                Ok(read) => assert!(read == content(file), "{file}"),
+                Err(_) => lost += 1,
+            }
+        }
+        assert!((1..=4).contains(&lost), "{lost} are lost");
+    }
 }

@@ -148,3 +148,86 @@ fn damage_is_healed_and_counted_across_mounts() {
     assert_eq!(code.status.code(), Some(0));
     bench.check();
 }
+
+fn cut(bench: &Bench, bytes: u64) {
+    let file = File::options().write(true).open(bench.path("volume"));
+    let file = file.expect("the volume");
+    let length = file.metadata().expect("its length").len();
+    file.set_len(length - bytes).expect("a shorter file");
+}
+
+/// Nothing lay in the part that is gone.
+#[test]
+fn a_volume_whose_file_became_a_little_shorter_is_read_and_mended() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("hello"), vec![5; 3_000_000]).expect("a file");
+    bench.run(&["copy", "hello", "volume:/hello"]);
+    cut(&bench, (1 << 20) + 512);
+    let refused = bench.try_run(&["copy", "hello", "volume:/more"]);
+    assert!(!refused.status.success());
+    assert!(
+        said(&refused).contains("resize 1:max"),
+        "{}",
+        said(&refused)
+    );
+    for options in ["ro", "ro,rescue=all"] {
+        bench.run(&["copy", "-o", options, "volume:/hello", options]);
+        let copied = std::fs::read(bench.path(options)).expect("a copy");
+        assert!(copied == vec![5; 3_000_000]);
+    }
+    let resized = bench.run(&["filesystem", "resize", "1:max", "volume"]);
+    assert!(resized.contains("511.00MiB"), "{resized}");
+    bench.check();
+    bench.run(&["copy", "hello", "volume:/more"]);
+    bench.check();
+    bench.with_kernel(|mount| {
+        std::fs::write(mount.join("kernel"), b"written").expect("a file");
+        assert_eq!(
+            std::fs::read(mount.join("more")).expect("a file").len(),
+            3_000_000
+        );
+    });
+    bench.check();
+}
+
+/// Data lay there: the other files are read, and mounted for reading.
+#[test]
+fn a_truncated_volume_gives_what_is_left() {
+    let bench = Bench::new();
+    bench.run(&["mkfs", "-f", "-q", "-b", "512m", "-m", "single", "volume"]);
+    std::fs::create_dir(bench.path("many")).expect("a directory");
+    for file in 0..20_u8 {
+        std::fs::write(bench.path(&format!("many/{file}")), vec![file; 8 << 20]).expect("a file");
+    }
+    bench.run(&["copy", "-o", "compress=no", "many", "volume:/many"]);
+    let length = bench.path("volume").metadata().expect("its length").len();
+    // The last files lie behind the first 160 MiB of data.
+    cut(&bench, length - (180 << 20));
+    let refused = bench.try_run(&["filesystem", "resize", "1:max", "volume"]);
+    assert!(!refused.status.success());
+    assert!(
+        said(&refused).contains("reach beyond its end"),
+        "{}",
+        said(&refused)
+    );
+    let mut left = 0;
+    for file in 0..20_u8 {
+        let read = bench.try_run(&["cat", &format!("volume:/many/{file}")]);
+        if read.status.success() {
+            assert!(read.stdout == vec![file; 8 << 20], "{file}");
+            left += 1;
+        }
+    }
+    assert!((10..20).contains(&left), "{left}");
+    if can_mount() {
+        let mounted = bench.mount("ro");
+        assert_eq!(
+            std::fs::read_dir(bench.path("mnt/many"))
+                .expect("a directory")
+                .count(),
+            20
+        );
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+    }
+}

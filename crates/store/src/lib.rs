@@ -101,7 +101,7 @@ pub use membership_fault::MembershipFault;
 pub use missing::Tries;
 pub use open::member_fault::MemberFault;
 pub use open::options::{
-    Degraded, FreeSpace, LogPolicy, OnReplacement, OpenOptions, Roots, States,
+    Degraded, FreeSpace, LogPolicy, OnReplacement, OnShortDevice, OpenOptions, Roots, States,
 };
 pub use open::space_fault::SpaceFault;
 pub use open::superblocks::{FoundSuperblock, read_superblock};

@@ -9,6 +9,7 @@ use crate::chunks::excluded;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::forest::Forest;
+use crate::open::space_fault::SpaceFault;
 use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::groups::Quotas;
@@ -71,24 +72,9 @@ impl Store {
         let mut members = Members::read(devices, options.states)?;
         let superblock = &members.superblock().clone();
         check_features(superblock, options)?;
-        // One of them alone may be wrong: the device's item decides, later.
-        let bytes = superblock.total_bytes.min(superblock.device.total_bytes);
-        if let Some(device) = members.one()
-            && bytes > device.size()
-            && superblock.num_devices == 1
-        {
-            return Err(StoreError::NoSuperblock {
-                device: device.identity(),
-                reason: format!(
-                    "its volume has {} bytes, but the device has only {}. It was cut short: get a \
-                     complete copy; `butterfs check` says what is left of this one",
-                    bytes,
-                    device.size()
-                ),
-            });
-        }
         let copies_differ = !members.copies_agree();
-        let mut engine = load_engine(&mut members, superblock, options)?;
+        let mut engine = load_engine(&mut members, superblock, options)
+            .map_err(|error| cut_short(&members, superblock, error))?;
         // A tree that is not valid (the kernel was making it) is made anew too.
         if options.free_space == FreeSpace::Remade || engine.allocation.remakes_free_space {
             engine.begin_remake(options.access)?;
@@ -158,6 +144,36 @@ fn store_of(engine: Engine, options: &OpenOptions) -> Store {
         exclusive: Mutex::new(None),
         replacement_targets: Vec::new(),
         nascent: AtomicBool::new(false),
+    }
+}
+
+/// Names the end of the only device as the cause of an error, if the volume goes
+/// on beyond it.
+fn cut_short(members: &Members, superblock: &Superblock, error: StoreError) -> StoreError {
+    // One of them alone may be wrong.
+    let bytes = superblock.total_bytes.min(superblock.device.total_bytes);
+    let is_told = matches!(
+        error,
+        StoreError::Inconsistent(SpaceFault::DeviceSize { .. })
+    );
+    match members.one() {
+        Some(device)
+            if bytes > device.size()
+                && superblock.num_devices == 1
+                && error.is_damage()
+                && !is_told =>
+        {
+            StoreError::NoSuperblock {
+                device: device.identity(),
+                reason: format!(
+                    "its volume has {bytes} bytes, but the device has only {}. It was cut short, \
+                     and what is needed to open it is lost ({error}): get a complete copy; \
+                     `butterfs check` says what is left of this one",
+                    device.size()
+                ),
+            }
+        }
+        _ => error,
     }
 }
 
@@ -247,7 +263,7 @@ fn load_by_roots(
         let generation = superblock.generation.get();
         engine.generation = Generation(generation.saturating_add(members::apart()));
     }
-    engine.load_chunks(options.access)?;
+    engine.load_chunks(options)?;
     engine.load_trees(options.roots, options.access)?;
     // A change of all headers may be done on some devices only.
     if options.states == States::Usable
@@ -507,16 +523,17 @@ impl Engine {
         Ok(())
     }
 
-    fn load_chunks(&mut self, access: Access) -> Result<(), StoreError> {
+    fn load_chunks(&mut self, options: &OpenOptions) -> Result<(), StoreError> {
         let found = self.read_chunks()?;
         self.allocation.chunks = found.chunks;
         self.space.set_map(found.map);
-        self.verify_volume_size(access)?;
+        self.verify_device_sizes(options)?;
+        self.verify_volume_size(options.access)?;
         self.publication.superblock.device = self.own_item()?;
         self.publication.superblock.num_devices = self.publication.devices.len() as u64;
         self.publication.durable_devices = Arc::clone(&self.publication.devices);
-        self.space.check_chunks()?;
-        if access == Access::ReadWrite {
+        self.verify_stripes()?;
+        if options.access == Access::ReadWrite {
             self.space.check_degraded()?;
         }
         Ok(())

@@ -72,16 +72,7 @@ impl Store {
     /// the one that reaches furthest.
     pub fn groups_beyond(&self, device: DeviceId, end: u64) -> Vec<Logical> {
         let engine = self.read();
-        let mut beyond = Vec::new();
-        for (logical, chunk) in engine.chunks() {
-            let stripes = chunk.stripes.iter();
-            let ends = stripes
-                .filter(|stripe| stripe.device == device)
-                .map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)));
-            if let Some(last) = ends.max().filter(|last| *last > end) {
-                beyond.push((last, logical));
-            }
-        }
+        let mut beyond: Vec<_> = engine.chunks_beyond(device, end).collect();
         beyond.sort_unstable_by(|a, b| b.cmp(a));
         beyond.into_iter().map(|(_, logical)| logical).collect()
     }
@@ -135,6 +126,26 @@ impl Store {
 }
 
 impl Engine {
+    /// Chunks that have a part beyond `end` of a device, with the end of that
+    /// part.
+    pub(crate) fn chunks_beyond(
+        &self,
+        device: DeviceId,
+        end: u64,
+    ) -> impl Iterator<Item = (u64, Logical)> {
+        self.allocation
+            .chunks
+            .iter()
+            .filter_map(move |(logical, chunk)| {
+                let stripes = chunk.stripes.iter();
+                let ends = stripes
+                    .filter(|stripe| stripe.device == device)
+                    .map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)));
+                let last = ends.max().filter(|last| *last > end)?;
+                Some((last, *logical))
+            })
+    }
+
     fn allocated_end(&self, device: DeviceId) -> u64 {
         let ends = self.allocation.chunks.values().flat_map(|chunk| {
             let stripes = chunk.stripes.iter();

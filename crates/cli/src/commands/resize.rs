@@ -1,13 +1,13 @@
 //! `butterfs filesystem resize`: the size of a volume's device.
 
-use crate::commands::subvolume::site::open_volume;
+use crate::commands::device::running::{Running, Turn};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::place::Place;
 use crate::service::OnVolume;
 use crate::sizes::{self, human};
-use butterfs::{BlockDevice, Part, Volume};
+use butterfs::{BlockDevice, OnShortDevice, OpenOptions, Part, Subvolume, Volume};
 use butterfs_admin::resize::{self, End, Progress, Size};
 use butterfs_format::DeviceId;
 use butterfs_kernel::{self as kernel, is_kernel_btrfs};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Make the volume on a device larger or smaller.
@@ -29,10 +29,11 @@ use std::str::FromStr;
   butterfs filesystem resize -10g disk.img
   butterfs filesystem resize 1:200g disk.img     device 1
 
-A volume that shrinks moves what lies beyond its new end first, and keeps its size until that is done: it may be interrupted at any time. The file or device keeps its own size. While it is mounted, the file is enlarged first, by truncate(1) for example, and `max` takes all of it.")]
+A volume that shrinks moves what lies beyond its new end first, and keeps its size until that is done: it may be interrupted at any time. The file or device keeps its own size. While it is mounted, the file is enlarged first, by truncate(1) for example, and `max` takes all of it. If a device is shorter than its volume and nothing lies beyond its end, `DEVID:max` ends the volume there.")]
 pub struct Resize {
     /// `[DEVID:]SIZE`, `[DEVID:]+SIZE`, `[DEVID:]-SIZE` or `[DEVID:]max`; bytes, or
-    /// with k, m, g, t for KiB, MiB, GiB, TiB.
+    /// with k, m, g, t for KiB, MiB, GiB, TiB. `cancel` ends the resize that runs
+    /// on a mount.
     #[arg(allow_hyphen_values = true, value_name = "SIZE", value_parser = understood)]
     size: String,
     /// Fail if the volume is mounted.
@@ -49,9 +50,27 @@ struct Wanted {
     size: Size,
 }
 
+/// Ends a resize in place of a size.
+const CANCEL: &str = "cancel";
+
 /// A size that can be understood, as it was written.
 fn understood(text: &str) -> Result<String, String> {
+    if text == CANCEL {
+        return Ok(text.to_owned());
+    }
     text.parse::<Wanted>().map(|_| text.to_owned())
+}
+
+/// Ends the resize that runs in this process.
+fn cancel(path: &Path) -> Done {
+    match host::volume() {
+        Some(volume) if Turn::cancel(&volume, Running::Resize) => Ok(()),
+        Some(_) => fail(format!("{}: no resize runs", path.display())),
+        None => fail(format!(
+            "{}: no resize runs: it is not mounted",
+            path.display()
+        )),
+    }
 }
 
 impl FromStr for Wanted {
@@ -126,6 +145,17 @@ impl Extended {
     }
 }
 
+/// Opens a volume whose device may be shorter than the volume. The resize sets
+/// that right.
+fn open_to_resize(path: &Path) -> Result<Volume, Failure> {
+    let mut options = OpenOptions {
+        subvolume: Subvolume::Id(5),
+        ..OpenOptions::default()
+    };
+    options.store.on_short_device = OnShortDevice::EndThere;
+    Volume::open(path, options).context(path.display())
+}
+
 impl OnVolume for Resize {
     const NAME: &'static str = "filesystem resize";
     const TAG: &'static str = "Resize";
@@ -139,16 +169,20 @@ impl OnVolume for Resize {
     }
 
     fn run_here(self) -> Done {
-        let wanted: Wanted = self.size.parse()?;
         let path = &self.volume.volume;
+        if self.size == CANCEL {
+            return cancel(path);
+        }
+        let wanted: Wanted = self.size.parse()?;
         let (volume, is_own) = match host::volume() {
             Some(volume) => (volume, false),
-            None => (open_volume(path)?, true),
+            None => (open_to_resize(path)?, true),
         };
         let extended = match is_own {
             true => Extended::new(&volume, wanted).map_err(|failure| failure.at(path.display()))?,
             false => None,
         };
+        let turn = Turn::take(&volume, Running::Resize)?;
         let interrupt = is_own.then(Interrupt::watch).transpose()?;
         volume.files().clean_all().context(path.display())?;
         let target = match is_own {
@@ -164,13 +198,15 @@ impl OnVolume for Resize {
             bar.set_length(progress.groups as u64);
             bar.set_position(progress.moved as u64);
             bar.set_message(format!(", {} left in this one", human(progress.left)));
-            match interrupt.as_ref().map(Interrupt::check) {
-                Some(Err(_)) => ControlFlow::Break(()),
-                _ => ControlFlow::Continue(()),
+            let asked = interrupt.as_ref().is_some_and(|own| own.check().is_err());
+            match asked || turn.is_cancelled() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
             }
         };
         let resized = resize::resize(store, wanted.device, wanted.size, watch);
         bar.finish_and_clear();
+        drop(turn);
         // After a commit that failed, the device may have its new size.
         let is_as_before = |extended: &Extended| {
             let bytes = store.device_bytes(wanted.device);
@@ -186,7 +222,7 @@ impl OnVolume for Resize {
             volume.close().context(path.display())?;
         }
         match end {
-            End::Stopped => fail("interrupted; the volume has its old size"),
+            End::Stopped => fail("the resize was cancelled: the volume has its old size"),
             End::Resized { from, to } => {
                 say!(
                     "Device {} of {} had {} and has {}",
@@ -216,9 +252,12 @@ impl Resize {
         if !(is_root_of_volume && path.is_dir() && is_kernel_btrfs(path)) {
             return OnVolume::run(self);
         }
-        let wanted: Wanted = self.size.parse()?;
         let at = |error| Failure(format!("{}: {}", path.display(), refused(error)));
         let file = crate::host_file::open(path).context(path.display())?;
+        if self.size == CANCEL {
+            return kernel::resize(file.as_fd(), CANCEL).map_err(at);
+        }
+        let wanted: Wanted = self.size.parse()?;
         let device = kernel::mounted_device(file.as_fd(), wanted.device).map_err(at)?;
         let to = match wanted.size {
             Size::Max => "max".to_owned(),
@@ -244,6 +283,7 @@ fn refused(error: Errno) -> String {
                          usage` shows what is free"
             .into(),
         Errno::PERM => "not permitted: this is for root".into(),
+        Errno::NOTCONN => "no resize runs".into(),
         Errno::ROFS => "the file system is read-only".into(),
         Errno::INPROGRESS => {
             "a balance, a replacement or another change of devices runs; wait for it".into()

@@ -103,7 +103,7 @@ pub const ABSENT: &[Absent] = &[
     (
         "rescue fix-device-size",
         &[],
-        "`butterfs filesystem resize DEVID:max VOLUME` sets the size",
+        "`butterfs filesystem resize DEVID:max VOLUME` sets the size, also where the device is shorter than its volume and nothing lies beyond its end",
     ),
     (
         "rescue super-recover",

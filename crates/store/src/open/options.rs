@@ -31,6 +31,8 @@ pub struct OpenOptions {
     pub states: States,
     /// What to do about a replacement that the kernel began and did not end.
     pub on_replacement: OnReplacement,
+    /// What to do about a device that is shorter than its item says.
+    pub on_short_device: OnShortDevice,
     /// Changed nodes that a commit may write while others wait for it; more are
     /// written before it begins.
     pub left_to_commit: usize,
@@ -57,6 +59,19 @@ pub enum OnReplacement {
     Refuse,
     /// The replacement is cancelled by the first commit.
     Cancel,
+}
+
+/// What to do when a volume is opened for writing and one of its devices has
+/// fewer bytes than its item says. Opened for reading, the volume shows what is
+/// left, and what lay beyond the device's end cannot be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnShortDevice {
+    /// The volume is not opened, as in the kernel.
+    #[default]
+    Refuse,
+    /// If no chunk reaches beyond the device's end, the volume is opened, and no
+    /// new chunk goes there. This is for whoever sets the size in the item right.
+    EndThere,
 }
 
 /// What to do about a fsync log that waits for its replay.
@@ -129,6 +144,7 @@ impl Default for OpenOptions {
             degraded: Degraded::Refused,
             states: States::Usable,
             on_replacement: OnReplacement::Refuse,
+            on_short_device: OnShortDevice::Refuse,
             left_to_commit: early::LEFT_TO_COMMIT,
         }
     }

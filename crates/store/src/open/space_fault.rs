@@ -5,7 +5,7 @@ use butterfs_format::{DeviceId, DeviceOffset, Logical};
 use thiserror::Error;
 
 /// A contradiction between the descriptions of space.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpaceFault {
     /// A device item says that it is of another volume.
@@ -27,17 +27,20 @@ pub enum SpaceFault {
     NoDeviceItem(DeviceId),
     /// A device item has more bytes than the device.
     #[error(
-        "the item of device {device} says {found} bytes, but the device has {size}: it was cut \
-         short; get a complete copy, or leave it out (-o degraded, and device= for each of the \
-         others) and replace it"
+        "{name}, device {device} of the volume, has {size} bytes, but its item says {found}: it was \
+         cut short; {}", advice(*.device, *.beyond)
     )]
     DeviceSize {
         /// Device.
         device: DeviceId,
+        /// Where it is.
+        name: String,
         /// Bytes that the item says.
         found: u64,
         /// Bytes that there are.
         size: u64,
+        /// Chunks that reach beyond the end of the device.
+        beyond: usize,
     },
     /// More of a device is used than it has.
     #[error("the item of device {device} says that {used} of {size} bytes are used")]
@@ -161,4 +164,19 @@ pub enum SpaceFault {
         /// Block group.
         group: Logical,
     },
+}
+
+/// What to do about a device that is shorter than its item says.
+fn advice(device: DeviceId, beyond: usize) -> String {
+    match beyond {
+        0 => format!(
+            "nothing lies beyond its end, and `butterfs filesystem resize {device}:max` ends the \
+             volume there"
+        ),
+        _ => format!(
+            "{beyond} of its chunks reach beyond its end; get a complete copy, or leave it out \
+             (-o degraded, and device= for each of the others) and replace it; -o ro reads what is \
+             left"
+        ),
+    }
 }

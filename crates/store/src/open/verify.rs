@@ -11,6 +11,7 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
+use crate::open::options::{OnShortDevice, OpenOptions};
 use crate::open::space_fault::SpaceFault;
 use butterfs_device::Access;
 use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
@@ -87,8 +88,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The items of all devices, each compared with its device where that is
-    /// there.
+    /// The items of all devices, each compared with the superblock of its device
+    /// where that is there.
     pub(super) fn read_devices(&self) -> Result<BTreeMap<DeviceId, DeviceItem>, StoreError> {
         let mut devices = BTreeMap::new();
         let first = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, 0);
@@ -151,18 +152,51 @@ impl Engine {
         if device == own.id && item.uuid != own.uuid {
             return Err(SpaceFault::DeviceUuid(device).into());
         }
-        let block = self.space.devices().find(|(id, _)| *id == device);
-        if let Some((_, block)) = block
-            && item.total_bytes > block.size()
-        {
-            return Err(SpaceFault::DeviceSize {
-                device,
-                found: item.total_bytes,
-                size: block.size(),
+        Ok(())
+    }
+
+    /// Compares the size of each device with its item. The chunks must be
+    /// known: they decide whether something lies beyond the end of a device
+    /// that is too short.
+    pub(super) fn verify_device_sizes(&mut self, options: &OpenOptions) -> Result<(), StoreError> {
+        for (device, block) in self.space.devices() {
+            let found = self.bytes_by_item(device);
+            let size = block.size();
+            if found <= size {
+                continue;
             }
-            .into());
+            let beyond = self.chunks_beyond(device, size).count();
+            let fault = SpaceFault::DeviceSize {
+                device,
+                name: block.identity(),
+                found,
+                size,
+                beyond,
+            };
+            match (options.access, options.on_short_device) {
+                (Access::ReadOnly, _) => tracing::warn!("{fault}"),
+                (Access::ReadWrite, OnShortDevice::EndThere) if beyond == 0 => {
+                    let end = size - size % self.sector_size();
+                    self.allocation.device_ends.insert(device, end);
+                }
+                (Access::ReadWrite, _) => return Err(fault.into()),
+            }
         }
         Ok(())
+    }
+
+    /// Whether all chunks fit their devices. The item counts where a device is
+    /// shorter, because [`Self::verify_device_sizes`] decides about those.
+    pub(super) fn verify_stripes(&self) -> Result<(), StoreError> {
+        Ok(self.space.map().check_devices(|device| {
+            let size = self.space.device(device)?.size();
+            Some(size.max(self.bytes_by_item(device)))
+        })?)
+    }
+
+    fn bytes_by_item(&self, device: DeviceId) -> u64 {
+        let item = self.publication.devices.get(&device);
+        item.map_or(0, |item| item.total_bytes)
     }
 
     /// Compares the device extents with the stripes of all chunks.

@@ -15,6 +15,8 @@ pub enum Running {
     Removal,
     /// A device is replaced.
     Replacement,
+    /// A device gets another size.
+    Resize,
 }
 
 /// How far it is.
@@ -47,7 +49,7 @@ impl Turn {
         let mut all = all();
         if all.contains_key(&uuid) {
             return fail(
-                "another removal or replacement of a device of this volume is under way; wait for its end, or cancel it",
+                "another removal, replacement or resize of a device of this volume is under way; wait for its end, or cancel it",
             );
         }
         all.insert(uuid.clone(), (what, State::default()));
