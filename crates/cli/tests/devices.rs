@@ -4,6 +4,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use support::{Bench, Loop, can_mount, is_root, said};
 
 const FILES: [&str; 3] = ["one.img", "two.img", "three.img"];
@@ -261,7 +262,7 @@ fn a_mount_of_several_devices_goes_on_without_one() {
     bench.run(&["umount", "mnt"]);
     drop(mounted);
     let both = ["mount", "-o", "device=elsewhere/two.img", "one.img", "mnt"];
-    fails(&bench, &both, "commits behind");
+    fails(&bench, &both, "has an old state");
     let options = "ro,degraded,device=elsewhere/two.img";
     let mounted = bench.mount_source("one.img", options, "mnt");
     assert!(fs::read(bench.path("mnt/later")).unwrap() == vec![2; 2_000_000]);
@@ -331,4 +332,39 @@ fn mixed_block_groups_are_balanced_by_the_same_filters() {
 fn a_scrub_without_a_limit_may_say_so() {
     let bench = Bench::new();
     bench.run(&["scrub", "start", "-B", "--limit", "0", "volume"]);
+}
+
+/// No udev tells the kernel of them.
+#[test]
+fn the_kernel_mounts_new_block_devices_by_one_of_them() {
+    if !is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let bench = Bench::new();
+    for name in &FILES[..2] {
+        let file = fs::File::create(bench.path(name)).unwrap();
+        file.set_len(300 << 20).unwrap();
+    }
+    let loops: Vec<Loop> = FILES[..2]
+        .iter()
+        .map(|file| Loop::new(&bench.path(file)))
+        .collect();
+    bench.run(&[
+        "mkfs",
+        "-q",
+        "-d",
+        "raid1",
+        loops[0].name(),
+        loops[1].name(),
+    ]);
+    let directory = bench.path("kernel");
+    fs::create_dir(&directory).unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "btrfs"])
+        .args([loops[0].0.as_path(), &directory])
+        .output()
+        .unwrap();
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    drop(support::Kernel(directory));
 }

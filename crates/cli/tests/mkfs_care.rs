@@ -132,3 +132,17 @@ fn a_block_group_tree_goes_with_what_it_needs() {
     let made = bench.run(&["mkfs", "-f", "-b", "512m", "volume"]);
     assert!(made.contains("BLOCK_GROUP_TREE"), "{made}");
 }
+
+/// The names that the Btrfs tools have for them, too.
+#[test]
+fn features_have_shorter_names() {
+    let bench = Bench::new();
+    let made = bench.run(&["mkfs", "-f", "-b", "512m", "-O", "^bgt", "volume"]);
+    assert!(!made.contains("BLOCK_GROUP_TREE"), "{made}");
+    let made = bench.run(&["mkfs", "-f", "-b", "512m", "-O", "bgt,fst", "volume"]);
+    assert!(made.contains("BLOCK_GROUP_TREE"), "{made}");
+    let both = bench.try_run(&["mkfs", "-f", "-b", "512m", "-O", "^fst,bgt", "volume"]);
+    assert!(!both.status.success(), "{}", said(&both));
+    let list = bench.run(&["mkfs", "-O", "list-all"]);
+    assert!(list.contains("(bgt)") && list.contains("(fst)"), "{list}");
+}

@@ -383,3 +383,58 @@ fn a_directory_on_a_mount_is_no_subvolume() {
     bench.run(&["qgroup", "limit", "1G", "mnt/a"]);
     drop(mounted);
 }
+
+/// The kernel takes 0 for the top level, and ENOENT is not about the mountpoint.
+#[test]
+fn defaults_and_ids_on_the_kernels_mount() {
+    let bench = Bench::new();
+    bench.with_kernel(|mount| {
+        btrfs(mount, &["subvolume", "create", "sub"]);
+        btrfs(mount, &["subvolume", "create", "sub/below"]);
+        let tell = |words: &[&str], expected: &str| {
+            let failed = bench.try_run(words);
+            assert!(!failed.status.success(), "{words:?}");
+            assert!(
+                said(&failed).contains(expected),
+                "{words:?}: {}",
+                said(&failed)
+            );
+        };
+        for (path, id) in [
+            ("kernel/sub/below", "ID 257"),
+            ("kernel", "ID 5"),
+            ("kernel/sub", "ID 256"),
+        ] {
+            bench.run(&["subvolume", "set-default", path]);
+            let default = btrfs(mount, &["subvolume", "get-default", "."]);
+            assert!(default.starts_with(id), "{path}: {default}");
+        }
+        let none = "there is no subvolume 999";
+        tell(&["subvolume", "set-default", "999", "kernel"], none);
+        tell(
+            &["subvolume", "delete", "--subvolid", "999", "kernel"],
+            none,
+        );
+        bench.run(&["subvolume", "set-default", "5", "kernel"]);
+        let twice = [
+            "subvolume",
+            "delete",
+            "--subvolid",
+            "257",
+            "kernel",
+            "kernel",
+        ];
+        tell(&twice, "nothing was deleted");
+        assert!(mount.join("sub/below").is_dir());
+        bench.run(&twice[..5]);
+        assert!(!mount.join("sub/below").exists());
+    });
+    if support::can_mount() {
+        let mounted = bench.mount("subvolid=5");
+        bench.run(&["subvolume", "set-default", "mnt/sub"]);
+        let default = bench.run(&["subvolume", "get-default", "mnt"]);
+        assert!(default.starts_with("ID 256"), "{default}");
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+    }
+}

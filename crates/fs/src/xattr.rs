@@ -374,9 +374,16 @@ impl Effect {
         }
         if name == COMPRESSION {
             if state.item.flags.intersects(UNPACKED) {
-                return Err(FsError::Invalid(
-                    "without copy-on-write or checksums nothing is compressed",
-                ));
+                return Err(FsError::Invalid(match compression_property(value) {
+                    Some(None) => {
+                        "it has no copy-on-write or no checksums (chattr +C, nodatacow), so nothing \
+                         of it is ever compressed, and as in the kernel the property cannot be set"
+                    }
+                    _ => {
+                        "it has no copy-on-write or no checksums (chattr +C, nodatacow), and \
+                         without them nothing is compressed"
+                    }
+                }));
             }
             let property = compression_property(value)
                 .ok_or(FsError::Invalid("compression is zlib, lzo, zstd or none"))?;

@@ -125,7 +125,8 @@ impl DeviceEntry {
             id: device.item.id.get(),
             uuid: Uuid::from_bytes(device.item.uuid).to_string(),
             size: device.item.total_bytes,
-            allocated: device.item.bytes_used,
+            // The item has the number of the last commit.
+            allocated: device.chunks.iter().map(|(_, bytes)| bytes).sum(),
             state: device.state.name().to_owned(),
             path: device.name,
             stats: StatsFacts::new(device.stats),

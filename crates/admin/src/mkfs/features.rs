@@ -11,12 +11,22 @@ use butterfs_format::features::{CompatRo, Incompat};
 pub struct Feature {
     /// Its name in options.
     pub name: &'static str,
+    /// A shorter name, if it has one.
+    pub short: Option<&'static str>,
     /// What it is.
     pub description: &'static str,
     /// The bit in the superblock.
     pub bit: FeatureBit,
     /// Whether it is on unless an option says otherwise.
     pub default: DefaultState,
+}
+
+impl Feature {
+    /// Whether this is its name, or its shorter name.
+    #[must_use]
+    pub fn is_called(&self, name: &str) -> bool {
+        self.name == name || self.short == Some(name)
+    }
 }
 
 /// Whether a feature is on by default.
@@ -43,66 +53,77 @@ pub enum FeatureBit {
 pub const FEATURES: &[Feature] = &[
     Feature {
         name: "mixed-bg",
+        short: None,
         description: "mixed data and metadata block groups",
         bit: FeatureBit::Incompat(Incompat::MIXED_GROUPS),
         default: DefaultState::Off,
     },
     Feature {
         name: "extref",
+        short: None,
         description: "increased hardlink limit per file to 65536",
         bit: FeatureBit::Incompat(Incompat::EXTENDED_IREF),
         default: DefaultState::On,
     },
     Feature {
         name: "skinny-metadata",
+        short: None,
         description: "reduced-size metadata extent refs",
         bit: FeatureBit::Incompat(Incompat::SKINNY_METADATA),
         default: DefaultState::On,
     },
     Feature {
         name: "no-holes",
+        short: None,
         description: "no explicit hole extents for files",
         bit: FeatureBit::Incompat(Incompat::NO_HOLES),
         default: DefaultState::On,
     },
     Feature {
         name: "free-space-tree",
+        short: Some("fst"),
         description: "free space tree (space_cache=v2)",
         bit: FeatureBit::CompatRo(CompatRo::FREE_SPACE_TREE),
         default: DefaultState::On,
     },
     Feature {
         name: "block-group-tree",
+        short: Some("bgt"),
         description: "block group tree, more efficient block group tracking",
         bit: FeatureBit::CompatRo(CompatRo::BLOCK_GROUP_TREE),
         default: DefaultState::On,
     },
     Feature {
         name: "raid56",
+        short: None,
         description: "raid56 extended format",
         bit: FeatureBit::Incompat(Incompat::RAID56),
         default: DefaultState::Off,
     },
     Feature {
         name: "raid1c34",
+        short: None,
         description: "RAID1 with 3 or 4 copies",
         bit: FeatureBit::Incompat(Incompat::RAID1C34),
         default: DefaultState::Off,
     },
     Feature {
         name: "zoned",
+        short: None,
         description: "support zoned devices",
         bit: FeatureBit::NotYet,
         default: DefaultState::Off,
     },
     Feature {
         name: "quota",
+        short: None,
         description: "hierarchical quota groups",
         bit: FeatureBit::NotYet,
         default: DefaultState::Off,
     },
     Feature {
         name: "squota",
+        short: None,
         description: "squota (simple accounting qgroups)",
         bit: FeatureBit::NotYet,
         default: DefaultState::Off,
@@ -158,10 +179,10 @@ impl FeatureSet {
             };
             let feature = FEATURES
                 .iter()
-                .find(|feature| feature.name == name)
+                .find(|feature| feature.is_called(name))
                 .ok_or_else(|| MkfsError::UnknownFeature(name.to_owned()))?;
             if feature.bit == FeatureBit::NotYet && state == DefaultState::On {
-                let needs = match name {
+                let needs = match feature.name {
                     "zoned" => Incompat::ZONED.needs().next().unwrap_or_default(),
                     _ => "`butterfs quota enable` turns quotas on afterwards",
                 };
@@ -179,7 +200,8 @@ impl FeatureSet {
     /// it needs are off. Returns true if it did. If `lists` ask for a block group
     /// tree, it stays on, and making the volume fails.
     pub fn settle<'l>(&mut self, mut lists: impl Iterator<Item = &'l str>) -> bool {
-        let asked = lists.any(|list| list.split(',').any(|word| word == "block-group-tree"));
+        let is_it = |word: &str| ["block-group-tree", "bgt"].contains(&word);
+        let asked = lists.any(|list| list.split(',').any(is_it));
         if asked || !self.has_block_group_tree() || self.can_have_block_group_tree() {
             return false;
         }

@@ -203,22 +203,27 @@ impl Scan {
 /// this user may.
 fn tell_kernel(volumes: &[FoundVolume]) {
     for device in volumes.iter().flat_map(|volume| &volume.devices) {
-        let meta = device.path.metadata();
-        if !meta.is_ok_and(|meta| meta.file_type().is_block_device()) {
-            continue;
-        }
-        let Ok(path) = device.path.canonicalize() else {
-            continue;
-        };
-        match kernel::register_device(path.as_os_str().as_bytes()) {
-            // Not root, or no Btrfs in the kernel: there is nobody to tell.
-            Ok(()) | Err(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NODEV) => {}
-            Err(error) => note!(
-                "butterfs: {}: the kernel does not take it: {}",
-                path.display(),
-                std::io::Error::from(error)
-            ),
-        }
+        tell_kernel_of(&device.path);
+    }
+}
+
+/// Tells the kernel of a device of a volume, if it is a block device.
+pub fn tell_kernel_of(device: &Path) {
+    let meta = device.metadata();
+    if !meta.is_ok_and(|meta| meta.file_type().is_block_device()) {
+        return;
+    }
+    let Ok(path) = device.canonicalize() else {
+        return;
+    };
+    match kernel::register_device(path.as_os_str().as_bytes()) {
+        // Not root, or no Btrfs in the kernel: there is nobody to tell.
+        Ok(()) | Err(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NODEV) => {}
+        Err(error) => note!(
+            "butterfs: {}: the kernel does not take it: {}",
+            path.display(),
+            std::io::Error::from(error)
+        ),
     }
 }
 

@@ -6,6 +6,7 @@
 mod rootdir;
 
 use crate::commands::device::named::{verify_different, verify_nothing_there};
+use crate::commands::device::tell_kernel_of;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::sizes;
@@ -277,6 +278,11 @@ impl Mkfs {
             Some(filled) => (Some(filled.files), filled.left_out),
             None => (None, Ok(())),
         };
+        // The kernel mounts a volume of several devices by one of them only if it
+        // knows the others.
+        if self.devices.len() > 1 {
+            self.devices.iter().for_each(|path| tell_kernel_of(path));
+        }
         self.report(&options, &made, files)?;
         left_out
     }
@@ -462,7 +468,13 @@ fn list_features() -> Done {
             (_, DefaultState::On) => " (default)",
             (_, DefaultState::Off) => "",
         };
-        say!("  {:<20}- {}{default}", feature.name, feature.description);
+        let short = feature.short.map(|short| format!(" ({short})"));
+        let short = short.unwrap_or_default();
+        say!(
+            "  {:<20}- {}{short}{default}",
+            feature.name,
+            feature.description
+        );
     }
     Ok(())
 }

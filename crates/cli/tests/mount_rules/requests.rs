@@ -503,3 +503,108 @@ fn a_mount_becomes_read_only_and_writable_again() {
     drop(mounted);
     bench.check();
 }
+
+/// As in the kernel: 2^64-1 is no start, and no range goes beyond all addresses.
+#[test]
+fn ranges_to_trim_are_those_of_the_kernel() {
+    if !can_mount() || !is_root() {
+        println!("skipped: FITRIM needs root");
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let script = r"
+import fcntl, os, struct, sys
+most = 2**64 - 1
+file = os.open(sys.argv[1], os.O_RDONLY)
+def trim(start, length):
+    try:
+        fcntl.ioctl(file, 0xc0185879, struct.pack('QQQ', start, length, 0))
+        return 0
+    except OSError as error:
+        return error.errno
+for start, length, expected in [
+    (most, most, 22), (most, 4096, 22), (most - 1, most, 0), (most - 1, 4096, 22),
+    (2**63, 2**63, 22), (2**63, 2**63 - 1, 0), (2**40, 4096, 0), (0, 4095, 22), (0, most, 0),
+]:
+    found = trim(start, length)
+    assert found == expected, (hex(start), hex(length), found)
+";
+    let output = run("python3", &["-c", script], &bench.path("mnt"));
+    assert!(output.status.success(), "{}", said(&output));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+/// A program of 32 bits takes no greater position than 2^31-1.
+#[test]
+fn positions_in_directories_are_small() {
+    const FILES: usize = 3000;
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    std::fs::create_dir(bench.path("mnt/dir")).expect("a directory");
+    for file in 0..FILES {
+        std::fs::write(bench.path(&format!("mnt/dir/file {file}")), b"").expect("a file");
+    }
+    let directory = std::fs::File::open(bench.path("mnt/dir")).expect("the directory");
+    let listed = |from: u64| -> Vec<(Vec<u8>, u64)> {
+        rustix::fs::seek(&directory, rustix::fs::SeekFrom::Start(from)).expect("a seek");
+        let mut buffer = [const { std::mem::MaybeUninit::uninit() }; 8192];
+        let mut entries = rustix::fs::RawDir::new(&directory, &mut buffer);
+        let mut all = Vec::new();
+        while let Some(entry) = entries.next() {
+            let entry = entry.expect("an entry");
+            all.push((
+                entry.file_name().to_bytes().to_vec(),
+                entry.next_entry_cookie(),
+            ));
+        }
+        all
+    };
+    let all = listed(0);
+    assert_eq!(all.len(), FILES + 2);
+    for (number, (name, next)) in all.iter().enumerate() {
+        assert!(
+            i32::try_from(*next).is_ok(),
+            "{}: {next:#x}",
+            name.escape_ascii()
+        );
+        if number % 500 == 0 {
+            assert_eq!(listed(*next)[..], all[number + 1..], "after entry {number}");
+        }
+    }
+    let names = |part: &[(Vec<u8>, u64)]| -> Vec<Vec<u8>> {
+        part.iter().map(|(name, _)| name.clone()).collect()
+    };
+    assert_eq!(names(&listed(7)), names(&all[7..]), "from a small number");
+    drop(directory);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+/// What is not committed yet counts everywhere or nowhere.
+#[test]
+fn usage_has_one_number_for_what_is_unallocated() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("commit=300,flushoncommit");
+    std::fs::write(bench.path("mnt/data"), noise(200 << 20, 5)).expect("a file");
+    let shown = bench.run(&["filesystem", "usage", "-b", "mnt"]);
+    let (overall, devices) = shown.split_once("\nUnallocated:").expect("both parts");
+    let last = |text: &str| -> u64 {
+        let word = text.split_whitespace().last().expect("a number");
+        word.parse().expect("a number")
+    };
+    let line = |line: &&str| line.contains("Device unallocated:");
+    let line = overall.lines().find(line).expect("the sum");
+    assert_eq!(last(line), last(devices), "{shown}");
+    let none = bench.try_run(&["filesystem", "resize", "cancel", "mnt"]);
+    assert!(said(&none).contains("no resize runs"), "{}", said(&none));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}

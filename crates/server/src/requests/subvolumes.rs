@@ -140,9 +140,9 @@ impl Server {
             }
             Command::SetDefault => {
                 self.check_privileged(context)?;
-                // As in the kernel, 0 stands for the subvolume itself.
+                // As in the kernel, 0 stands for the top level.
                 let tree = match data.u64(0)? {
-                    0 => at.tree,
+                    0 => TreeId::FS,
                     id => TreeId(id),
                 };
                 self.files().set_default_subvolume(tree).answered()?;

@@ -62,11 +62,15 @@ impl Server {
         self.check_privileged(context)?;
         let data = Bytes(data);
         let (start, length, length_min) = (data.u64(0)?, data.u64(8)?, data.u64(16)?);
-        if length < u64::from(self.sector) {
-            return Err(Errno::EINVAL);
-        }
+        // As in the kernel: the greatest length stands for all that follows, and
+        // no range goes beyond the greatest address.
+        let end = match length {
+            u64::MAX => Some(u64::MAX),
+            length => start.checked_add(length),
+        };
+        let end = end.filter(|_| start != u64::MAX && length >= u64::from(self.sector));
         let wanted = Trim {
-            window: start..start.saturating_add(length),
+            window: start..end.ok_or(Errno::EINVAL)?,
             length_min: length_min.max(self.sector.into()),
         };
         let trimmed = self.volume.trim(&wanted);

@@ -51,6 +51,9 @@ pub struct Add {
 
 It may be interrupted at any time: what has moved, moved, and the device stays until nothing lies on it. Its superblocks are wiped at the end. The removal on a mounted volume goes on in its server until it is done or cancelled.")]
 pub struct Remove {
+    /// Accepted: several devices are removed without a pause before it.
+    #[arg(short = 'f', long = "force")]
+    _force: bool,
     /// Numbers or paths of devices, or `missing`, and at the end the volume.
     #[arg(num_args = 2.., required = true, value_names = ["DEVICE", "VOLUME"])]
     words: Vec<PathBuf>,

@@ -2,7 +2,7 @@
 
 use super::mounted::MountedRoots;
 use super::shown::text;
-use super::site::{Site, check_root, open_directory, open_volume, said, subvolume_at};
+use super::site::{Site, check_root, open_directory, open_volume, said, said_of, subvolume_at};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
 use butterfs::{Part, TreeId};
@@ -121,12 +121,17 @@ impl SetDefault {
             }
             Site::Mounted(path) => {
                 let directory = open_directory(path)?;
-                if id.is_none() {
-                    check_root(site, directory.as_fd())?;
-                }
-                // 0 is the subvolume that contains the directory.
-                let id = id.unwrap_or(TreeId(0));
-                btrfs::set_default_subvolume(directory.as_fd(), id).map_err(|e| said(site, e))
+                // The kernel takes 0 for the top level, so the id is asked for.
+                let tree = match id {
+                    Some(tree) => tree,
+                    None => {
+                        check_root(site, directory.as_fd())?;
+                        let info = btrfs::subvolume_info(directory.as_fd());
+                        info.map_err(|error| said(site, error))?.id
+                    }
+                };
+                btrfs::set_default_subvolume(directory.as_fd(), tree)
+                    .map_err(|error| said_of(site, tree, error))
             }
         }
     }

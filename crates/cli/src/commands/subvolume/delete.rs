@@ -1,7 +1,9 @@
 //! `butterfs subvolume delete` and `sync`.
 
 use super::mounted::MountedRoots;
-use super::site::{Site, open_directory, open_volume, open_volume_with, said, subvolume_at};
+use super::site::{
+    Site, open_directory, open_volume, open_volume_with, said, said_of, subvolume_at,
+};
 use crate::fail::{Context, Done, fail};
 use crate::interrupt::Interrupt;
 use crate::place::Place;
@@ -77,6 +79,12 @@ pub struct Sync {
 impl Delete {
     /// Runs it.
     pub fn run(self) -> Done {
+        if let (Some(id), [_, _, ..]) = (self.subvolid, &self.names[..]) {
+            return fail(format!(
+                "--subvolid {id} is for one volume or mount, and {} are named; nothing was deleted",
+                self.names.len()
+            ));
+        }
         let mut failed = Vec::new();
         for (at, word) in self.names.iter().enumerate() {
             let is_last = at + 1 == self.names.len();
@@ -184,7 +192,7 @@ impl Delete {
                     }
                 } else {
                     btrfs::delete_subvolume_by_id(mount.as_fd(), TreeId(id))
-                        .map_err(|error| said(site, error))?;
+                        .map_err(|error| said_of(site, TreeId(id), error))?;
                 }
                 say!("Delete subvolume {id} of '{site}'");
                 mount

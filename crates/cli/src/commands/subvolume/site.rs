@@ -179,3 +179,13 @@ pub fn said(site: &dyn fmt::Display, error: rustix::io::Errno) -> Failure {
     };
     Failure(format!("{site}: {reason}"))
 }
+
+/// An error about the subvolume with an id, in words.
+pub fn said_of(site: &dyn fmt::Display, tree: TreeId, error: rustix::io::Errno) -> Failure {
+    match error {
+        rustix::io::Errno::NOENT => Failure(format!(
+            "{site}: there is no subvolume {tree}; `butterfs subvolume list` shows those there are"
+        )),
+        other => said(site, other),
+    }
+}
