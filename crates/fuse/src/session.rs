@@ -13,7 +13,8 @@ use crate::config::{Config, Transports};
 use crate::crew::Crew;
 use crate::dispatch::{Serve, Server};
 use crate::mount::{
-    Guardian, MountError, MountKind, Mounted, UnmountError, UnmountMode, Unmounter, mount,
+    Guardian, MountError, MountKind, Mounted, Namespace, UnmountError, UnmountMode, Unmounter,
+    mount,
 };
 use crate::notifier::Notifier;
 use crate::pool::{Pool, Strength};
@@ -21,7 +22,9 @@ use crate::protocol::init::{MAJOR, MINOR_MIN, Offer, answer, negotiate};
 use crate::protocol::layout::InitOut;
 use crate::protocol::wire::{Wire, encode};
 use crate::protocol::{Features, Malformed, Message, Negotiated, Opcode};
-use crate::transport::{DeviceTransport, Handshake, UringTransport, handshake};
+use crate::transport::{
+    DeviceTransport, Handshake, UringTransport, descriptors_are_possible, handshake,
+};
 use crate::{Errno, FileSystem};
 
 /// A session cannot start or go on.
@@ -59,6 +62,10 @@ pub enum SessionError {
     },
 }
 
+/// What a mount opens beside a connection for each of its threads: the first
+/// connection, the mount namespace, and a few of the program that serves it.
+const OTHER_DESCRIPTORS: usize = 6;
+
 /// The limit that kept a thread from starting.
 fn limit(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -82,6 +89,7 @@ struct Parts {
     device: Arc<OwnedFd>,
     server: Arc<dyn Serve>,
     guardian: Option<Guardian>,
+    namespace: Option<Namespace>,
 }
 
 impl Session {
@@ -106,12 +114,15 @@ impl Session {
         if config.mount.auto_unmount {
             config.transports = Transports::Device;
         }
+        // A thread that gets no descriptor later ends the mount.
+        let descriptors = config.seats_max() + OTHER_DESCRIPTORS;
+        descriptors_are_possible(descriptors).map_err(|error| SessionError::Threads { error })?;
         let Mounted {
             device,
             unmounter,
+            namespace,
             guardian,
         } = mount(&config.mount, mountpoint)?;
-        let device = Arc::new(device);
         let notifier = Notifier::new(Arc::downgrade(&device));
         let agreed = agree(&device, &config, |agreed| {
             file_system.init(agreed, &notifier)
@@ -128,6 +139,7 @@ impl Session {
             device,
             server,
             guardian,
+            namespace,
         });
         Ok(Self {
             parts,
@@ -200,7 +212,12 @@ impl Session {
         // The pool comes first. Whatever happens to the crew, somebody then
         // reads the device, which announces the end of the mount.
         let device = Arc::clone(&parts.device);
-        let transport = DeviceTransport::new(device, &self.agreed, Arc::clone(&self.awake));
+        let transport = DeviceTransport::new(
+            device,
+            &self.agreed,
+            Arc::clone(&self.awake),
+            self.unmounter.clone(),
+        );
         let pinning = parts.config.pinning.clone();
         let server = Arc::clone(&parts.server);
         let started = Pool::start(transport, server, strength, pinning)
@@ -219,6 +236,7 @@ impl Session {
                 awake: Arc::clone(&self.awake),
             }),
             guardian: parts.guardian,
+            _namespace: parts.namespace,
             unmounter: self.unmounter.clone(),
             notifier: self.notifier.clone(),
         })
@@ -254,6 +272,7 @@ pub struct RunningSession {
     /// Taken when joined.
     threads: Option<Threads>,
     guardian: Option<Guardian>,
+    _namespace: Option<Namespace>,
     unmounter: Unmounter,
     notifier: Notifier,
 }
@@ -312,9 +331,7 @@ impl RunningSession {
             crew.join();
         }
         // A connection that was aborted or failed leaves a dead mount, which
-        // nobody else cleans up. This comes before `finish` lets go of what is
-        // served: whoever waits for that mounts at the same place, and the
-        // kernel gives that mount the same device number.
+        // nobody else cleans up.
         if self.unmounter.is_mounted() {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
         }
@@ -322,7 +339,10 @@ impl RunningSession {
         awake.stop();
         drop(pool);
         drop(self.guardian.take());
-        ended.map_err(SessionError::Connection)
+        ended.map_err(|error| match error.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => SessionError::Threads { error },
+            _ => SessionError::Connection(error),
+        })
     }
 }
 

@@ -18,7 +18,7 @@ use butterfs_fuse::{
     Config, MountError, MountOptions, Session, SessionError, UnmountMode, mount::UnmountError,
     unmount_on_signals,
 };
-use support::{MemoryFs, Mount, config, fuse_available, skip, unmount};
+use support::{MemoryFs, Mount, config, fuse_available, patiently, skip, unmount};
 
 const NOBODY: u32 = 65534;
 
@@ -214,27 +214,12 @@ fn block_mounts_wait_for_the_server() {
     if !fuse_available() {
         return;
     }
-    let image = tempfile::NamedTempFile::new().unwrap();
-    image.as_file().set_len(16 << 20).unwrap();
-    let output = Command::new("losetup")
-        .args(["-f", "--show"])
-        .arg(image.path())
-        .output();
-    let device = match output {
-        Ok(output) if output.status.success() => {
-            String::from_utf8(output.stdout).unwrap().trim().to_owned()
-        }
-        _ => {
-            skip("needs losetup and a free loop device");
-            return;
-        }
+    let Some(device) = BlockDevice::new() else {
+        return;
     };
-    let mut config = config();
-    config.mount.source = device.clone();
-    config.mount.kind = MountKind::Block { block_size: 4096 };
-    let mount = Mount::new(config);
+    let mount = Mount::new(device.config());
     let line = mount_line(mount.root()).unwrap();
-    assert!(line.starts_with(&format!("{device} ")), "{line}");
+    assert!(line.starts_with(&format!("{} ", device.name)), "{line}");
     assert!(line.contains("fuseblk.butterfs-test"), "{line}");
 
     fs::write(mount.path("f"), "x").unwrap();
@@ -255,10 +240,133 @@ fn block_mounts_wait_for_the_server() {
     let fs = mount.fs.clone();
     drop(mount);
     assert_eq!(fs.destroyed.load(Ordering::Relaxed), 1);
-    Command::new("losetup")
-        .args(["-d", &device])
-        .status()
-        .unwrap();
+}
+
+/// A loop device for a block mount; detached when dropped.
+struct BlockDevice {
+    name: String,
+    _image: tempfile::NamedTempFile,
+}
+
+impl BlockDevice {
+    /// `None`, said in a line, if this machine has none.
+    fn new() -> Option<Self> {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(16 << 20).unwrap();
+        let output = Command::new("losetup")
+            .args(["-f", "--show"])
+            .arg(image.path())
+            .output();
+        match output {
+            Ok(output) if output.status.success() => {
+                let name = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+                Some(Self {
+                    name,
+                    _image: image,
+                })
+            }
+            _ => {
+                skip("needs losetup and a free loop device");
+                None
+            }
+        }
+    }
+
+    fn config(&self) -> Config {
+        let mut config = config();
+        config.mount.source.clone_from(&self.name);
+        config.mount.kind = MountKind::Block { block_size: 4096 };
+        config
+    }
+}
+
+impl Drop for BlockDevice {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.name]).status();
+    }
+}
+
+/// Unmounts what is on top at a path, as umount(8) does.
+fn unmount_top(path: &Path) {
+    patiently(|| {
+        rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).map_err(|error| {
+            match error {
+                rustix::io::Errno::BUSY => UnmountError::Busy(path.into()),
+                other => panic!("{other}"),
+            }
+        })
+    });
+}
+
+#[test]
+fn a_session_that_ends_leaves_the_next_mount_alone() {
+    if !fuse_available() {
+        return;
+    }
+    let device = BlockDevice::new();
+    let configs = [Some(config()), device.as_ref().map(BlockDevice::config)];
+    for config in configs.into_iter().flatten() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let serve = || {
+            let fs = Arc::new(MemoryFs::default());
+            Session::mount(config.clone(), root, fs)
+                .unwrap()
+                .spawn()
+                .unwrap()
+        };
+        let old = serve();
+        let unmounter = old.unmounter();
+        unmount_top(root);
+        // The kernel gives it the same device number, and maybe the same number
+        // of a mount.
+        let mut next = serve();
+        fs::write(root.join("f"), "x").unwrap();
+        old.join().unwrap();
+        assert!(!unmounter.is_mounted());
+        unmounter.unmount(UnmountMode::Normal).unwrap();
+        unmounter.unmount(UnmountMode::Lazy).unwrap();
+        assert_eq!(
+            fs::read(root.join("f")).unwrap(),
+            b"x",
+            "{:?}",
+            config.mount.kind
+        );
+        assert!(next.unmounter().is_mounted());
+        patiently(|| match next.unmount(UnmountMode::Normal) {
+            Err(SessionError::Unmount(error)) => Err(error),
+            other => {
+                other.unwrap();
+                Ok(())
+            }
+        });
+        assert_eq!(mount_line(root), None);
+    }
+}
+
+#[test]
+fn what_somebody_mounted_over_a_mount_stays() {
+    if !fuse_available() {
+        return;
+    }
+    let mut mount = Mount::new(config());
+    fs::write(mount.path("f"), "x").unwrap();
+    let over = rustix::mount::mount("over", mount.root(), "tmpfs", MountFlags::empty(), None);
+    over.unwrap();
+    fs::write(mount.path("own"), "of the other").unwrap();
+    for mode in [UnmountMode::Normal, UnmountMode::Lazy] {
+        let refused = mount.unmounter().unmount(mode).unwrap_err();
+        assert!(matches!(refused, UnmountError::Covered(_)), "{refused}");
+        assert!(mount.path("own").exists(), "the other mount is there");
+    }
+    assert!(
+        !mount.unmounter().is_mounted(),
+        "it is not what is seen there"
+    );
+    unmount_top(mount.root());
+    assert!(mount.unmounter().is_mounted());
+    assert_eq!(fs::read(mount.path("f")).unwrap(), b"x");
+    mount.unmount();
 }
 
 /// A server in a process of its own: this test binary, running `child_server`.

@@ -18,13 +18,15 @@ use crate::error::{About, ServerError};
 use crate::facts::Facts;
 use crate::mounts::Mount;
 use crate::place::narrow;
+use crate::service::process_behind;
 use butterfs::{Access, MountOptions, Subvolume};
+use butterfs_fuse::mount::detach;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags};
-use rustix::net::sockopt::socket_peercred;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use rustix::process::{Pid, PidfdGetfdFlags, pidfd_getfd};
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::{SocketAddr, UnixStream};
@@ -50,10 +52,10 @@ pub(crate) fn join(
         // Another volume on the same device.
         return None;
     }
-    Some(match place_of(&there.point, &options.subvolume) {
-        Some(place) => mount_again(&there, (point, &place), options, flags),
-        None => Err(ServerError::NoSubvolume(source.to_owned())),
-    })
+    match place_of(&there.point, &options.subvolume) {
+        Some(place) => mount_again(&there, (point, &place), options, flags).transpose(),
+        None => Some(Err(ServerError::NoSubvolume(source.to_owned()))),
+    }
 }
 
 /// Where a subvolume is, as the server of a mount says.
@@ -96,12 +98,13 @@ pub(crate) fn check_writable(there: &Mount) -> Result<(), ServerError> {
     })
 }
 
+/// `None` if the server has ended meanwhile.
 fn mount_again(
     there: &Mount,
     (point, place): (&Path, &Path),
     options: &MountOptions,
     flags: MountFlags,
-) -> Result<(), ServerError> {
+) -> Result<Option<()>, ServerError> {
     if options.access == Access::ReadWrite {
         check_writable(there)?;
     }
@@ -134,10 +137,23 @@ fn mount_again(
         data.as_c_str(),
     )
     .at(point)?;
+    // It names this mount whatever happens to the path.
+    let top = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open(point, top, Mode::empty()).at(point)?;
+    let give_up = || {
+        let _ = detach(top.as_fd());
+    };
+    // If the served file system is gone, the kernel made a new one with the same
+    // device number, and waits for this process to serve it.
+    if is_block && is_served_by(&device)? {
+        give_up();
+        return Ok(None);
+    }
     if Mount::of_path(point).is_none_or(|made| made.device != there.device) {
-        let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
+        give_up();
         return Err(ServerError::OtherServer(there.source.clone()));
     }
+    drop(top);
     let done = narrow(point, place).and_then(|()| {
         let flags = flags | MountFlags::BIND;
         rustix::mount::mount_remount(point, flags, "").at(point)
@@ -146,25 +162,33 @@ fn mount_again(
         // Remove a mount that could not be finished.
         let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
     }
-    done
+    done.map(Some)
 }
 
-/// The process that serves a mount.
-fn process_of(point: &Path) -> Option<Pid> {
+/// Whether the kernel has taken this descriptor of /dev/fuse as the connection
+/// to a server.
+fn is_served_by(device: &OwnedFd) -> Result<bool, ServerError> {
+    let mut state = [PollFd::new(device, PollFlags::IN)];
+    let now = Timespec::default();
+    rustix::io::retry_on_intr(|| poll(&mut state, Some(&now))).about(DEVICE)?;
+    Ok(!state[0].revents().contains(PollFlags::ERR))
+}
+
+/// The process that serves a mount: its number and a descriptor.
+fn process_of(point: &Path) -> Option<(Pid, OwnedFd)> {
     let name = server_of(point)?;
     let address = SocketAddr::from_abstract_name(name).ok()?;
     let server = UnixStream::connect_addr(&address).ok()?;
-    let peer = socket_peercred(&server).ok()?;
+    let (peer, process) = process_behind(&server)?;
     // Any user may listen on a name on which root's server does not.
-    peer.uid.is_root().then_some(peer.pid)
+    peer.uid.is_root().then_some((peer.pid, process))
 }
 
 /// The descriptor by which the server of a mount is connected to the kernel.
 fn connection_of(point: &Path) -> Result<OwnedFd, ServerError> {
-    let Some(server) = process_of(point) else {
+    let Some((server, process)) = process_of(point) else {
         return Err(ServerError::OutOfReach(point.to_owned()));
     };
-    let process = pidfd_open(server, PidfdFlags::empty()).about("the server")?;
     let directory = format!("/proc/{}/fd", server.as_raw_nonzero());
     for entry in std::fs::read_dir(&directory).about("the server")? {
         let entry = entry.about("the server")?;

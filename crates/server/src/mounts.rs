@@ -84,8 +84,18 @@ impl Mount {
     /// does.
     #[must_use]
     pub fn user(&self) -> Option<u32> {
+        self.number("user_id=")
+    }
+
+    /// The group of that user.
+    #[must_use]
+    pub fn group(&self) -> Option<u32> {
+        self.number("group_id=")
+    }
+
+    fn number(&self, name: &str) -> Option<u32> {
         let mut words = self.options.split(',');
-        words.find_map(|word| word.strip_prefix("user_id=")?.parse().ok())
+        words.find_map(|word| word.strip_prefix(name)?.parse().ok())
     }
 
     /// True for what root has mounted by FUSE. The kernel says so, whatever the

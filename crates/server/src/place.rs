@@ -3,8 +3,9 @@
 use crate::error::{About, ServerError};
 use butterfs::{Filesystem, FsError, TreeId};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
-use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags};
 use std::ffi::OsString;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
@@ -52,9 +53,9 @@ pub(crate) fn narrow(point: &Path, path: &Path) -> Result<(), ServerError> {
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = rustix::mount::open_tree(&wanted, "", flags).at(path)?;
+    butterfs_fuse::mount::detach(top.as_fd()).at(point)?;
     // What is open keeps the mount.
     drop((top, wanted));
-    rustix::mount::unmount(point, UnmountFlags::DETACH).at(point)?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     rustix::mount::move_mount(&tree, "", CWD, point, flags).at(point)
 }

@@ -1,6 +1,6 @@
 //! Serving a volume at a mountpoint until it is unmounted.
 
-use crate::error::{About, ServerError};
+use crate::error::ServerError;
 use crate::mounts::Mount;
 use crate::requests::{Server, Transported};
 use crate::service::{Farewell, Runner};
@@ -10,7 +10,7 @@ use butterfs::{
     Transport, TreeId, Volume,
 };
 use butterfs_device::DeviceError;
-use butterfs_fuse::mount::{MountError, MountKind, UnmountMode, Unmounter};
+use butterfs_fuse::mount::{MountError, MountKind, UnmountMode, Unmounter, is_on_top};
 use butterfs_fuse::protocol::Features;
 use butterfs_fuse::{
     Config, RunningSession, Session, SessionError, SignalGuard, on_signals, unmount_or_detach,
@@ -18,9 +18,11 @@ use butterfs_fuse::{
 use rustix::mount::UnmountFlags;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 /// After this time without changes, a mount commits what there is.
@@ -42,7 +44,33 @@ pub struct Serving {
     server: Arc<Server>,
     session: RunningSession,
     farewell: Option<Farewell>,
-    signals: Option<SignalGuard>,
+    ending: Option<Ending>,
+}
+
+/// Signals that end a mount are noted from before it is there: one that arrives
+/// before the program handles it would leave a dead mount.
+struct Ending {
+    /// Dropped before the guard, whose thread waits for it.
+    mount: Sender<(Arc<Server>, Unmounter)>,
+    _guard: SignalGuard,
+}
+
+impl Ending {
+    /// Signals end nothing until somebody says what.
+    fn note_signals() -> std::io::Result<Self> {
+        let (mount, told) = channel();
+        let mut known: Option<(Arc<Server>, Unmounter)> = None;
+        let guard = on_signals(move |_| {
+            known = known.take().or_else(|| told.recv().ok());
+            if let Some((server, unmounter)) = &known {
+                end(server, unmounter);
+            }
+        })?;
+        Ok(Self {
+            mount,
+            _guard: guard,
+        })
+    }
 }
 
 impl fmt::Debug for Serving {
@@ -65,9 +93,14 @@ impl Serving {
     /// # Errors
     /// What the system says.
     pub fn end_on_signals(&mut self) -> Result<(), ServerError> {
-        let (saved, unmounter) = (Arc::clone(&self.server), self.session.unmounter());
-        let signals = on_signals(move |_| end(&saved, &unmounter)).about("signals")?;
-        self.signals = Some(signals);
+        let ending = match self.ending.take() {
+            Some(ending) => ending,
+            None => Ending::note_signals().map_err(no_threads)?,
+        };
+        let mount = (Arc::clone(&self.server), self.session.unmounter());
+        // The guard's thread has the other end.
+        let _ = ending.mount.send(mount);
+        self.ending = Some(ending);
         Ok(())
     }
 
@@ -87,7 +120,7 @@ impl Serving {
     /// The connection to the kernel broke, or not everything could be written.
     pub fn wait(self) -> Result<(), ServerError> {
         let served = self.session.join();
-        drop(self.signals);
+        drop(self.ending);
         let done = served
             .map_err(ServerError::from)
             .and_then(|()| lost(&self.server));
@@ -96,6 +129,11 @@ impl Serving {
         }
         done
     }
+}
+
+/// Handling signals takes descriptors and a thread.
+fn no_threads(error: std::io::Error) -> SessionError {
+    SessionError::Threads { error }
 }
 
 /// Serves an open volume at `mountpoint`. Of `options`, only those for the
@@ -134,6 +172,9 @@ pub fn serve(
 /// `run` runs commands about the volume for other processes. Processes that
 /// wait for the end of the mount learn the result. If that is not possible, the
 /// mount goes on without it.
+///
+/// SIGINT, SIGTERM and SIGHUP are noted from before the mount is there.
+/// [`Serving::end_on_signals`] acts on them.
 ///
 /// # Errors
 /// The source is in use, or holds no volume that can be opened in this way; the
@@ -193,7 +234,13 @@ pub fn mount(
         false => "/".into(),
     };
     let config = options::config(source, options);
-    let serving = start(volume, options, Some(run), |server| {
+    let ending = match Ending::note_signals() {
+        Ok(ending) => Some(ending),
+        // A program with several mounts handles signals itself.
+        Err(error) if error.kind() == ErrorKind::ResourceBusy => None,
+        Err(error) => return Err(no_threads(error).into()),
+    };
+    let mut serving = start(volume, options, Some(run), |server| {
         // The kernel would take the whole device for the volume.
         let is_device = options.part == Part::Whole && device.is_block_device();
         if is_device && rustix::process::geteuid().is_root() {
@@ -202,10 +249,13 @@ pub fn mount(
             Ok(Session::mount(config, mountpoint, Arc::clone(server))?)
         }
     })?;
+    let unmounter = serving.session.unmounter();
     if let Err(error) = place::narrow(mountpoint, &shown) {
-        let _ = serving.session.unmounter().unmount(UnmountMode::Lazy);
+        let _ = unmounter.unmount(UnmountMode::Lazy);
         return Err(error);
     }
+    unmounter.replaced();
+    serving.ending = ending;
     Ok(Mounted::Served(serving))
 }
 
@@ -307,7 +357,7 @@ fn start(
         server,
         session: session.spawn()?,
         farewell,
-        signals: None,
+        ending: None,
     })
 }
 
@@ -332,7 +382,8 @@ fn run_commands(server: &Server, run: Runner) -> Option<Farewell> {
 
 /// Mounts a block device as a block mount, so that umount and syncfs wait for
 /// the server. A kernel that forbids writing to mounted devices forbids it to
-/// the server too. Then the mount is a plain one.
+/// the server too. Then the mount is a plain one, as where a server that is
+/// killed could not end.
 fn mount_block(
     device: &FileDevice,
     config: Config,
@@ -343,9 +394,14 @@ fn mount_block(
     block.mount.kind = MountKind::Block { block_size: 4096 };
     device.hand_over();
     match Session::mount(block, mountpoint, Arc::clone(server)) {
-        Err(SessionError::Mount(MountError::Busy(_))) => {
+        Err(SessionError::Mount(refused @ (MountError::Busy(_) | MountError::Namespace(_)))) => {
             device.take_back()?;
-            tracing::info!("mounted plainly: the kernel keeps the device to itself otherwise");
+            match refused {
+                MountError::Busy(_) => tracing::info!(
+                    "mounted plainly: the kernel keeps the device to itself otherwise"
+                ),
+                refused => tracing::warn!("mounted plainly: {refused}"),
+            }
             Ok(Session::mount(config, mountpoint, Arc::clone(server))?)
         }
         mounted => Ok(mounted?),
@@ -359,9 +415,18 @@ fn end(server: &Server, unmounter: &Unmounter) {
         tracing::error!(%error, "not everything is on the device");
     }
     let mounts = Mount::seen_by("self").into_iter().rev();
-    for mount in mounts.filter(|mount| Some(&mount.device[..]) == unmounter.device_number()) {
-        // The last one reports what cannot be unmounted now.
-        let _ = rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW);
+    let ours = mounts.filter(|mount| Some(&mount.device[..]) == unmounter.device_number());
+    let ours: Vec<Mount> = ours.collect();
+    // Once the kernel has let go of the file system, its number may be that of
+    // another one.
+    if unmounter.is_connected() {
+        for mount in ours {
+            // Something else may be mounted over it. The last one reports what
+            // cannot be unmounted now.
+            if is_on_top(&mount.point, mount.id) {
+                let _ = rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW);
+            }
+        }
     }
     unmount_or_detach(unmounter);
 }

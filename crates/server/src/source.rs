@@ -7,6 +7,7 @@ use butterfs_device::holder::is_same_storage;
 use butterfs_device::{DeviceError, Holder};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,12 @@ pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, D
                     holder,
                 });
             }
-            Ok(opened) => return Ok(opened),
+            Ok(opened) => {
+                if opened.is_block_device() {
+                    wait_for_ending_servers(source, PATIENCE.saturating_sub(started.elapsed()));
+                }
+                return Ok(opened);
+            }
             Err(error) => error,
         };
         let left = PATIENCE.saturating_sub(started.elapsed());
@@ -85,6 +91,37 @@ fn is_ending(pid: u32, source: &Path) -> bool {
     let is_here = |mount: &Mount| mount.is_ours() && is_same_storage(&mount.source, source);
     // An empty list means that this process may not look.
     serves && !mounts.is_empty() && !mounts.iter().any(is_here)
+}
+
+/// Waits for servers of earlier mounts of a block device, which the kernel took
+/// from them when it was unmounted. This process has the device now, so no
+/// further server comes. What an ending server does to its mount it must have
+/// done before another mount is there.
+fn wait_for_ending_servers(device: &Path, patience: Duration) {
+    let Ok(number) = device.metadata().map(|facts| facts.rdev()) else {
+        return;
+    };
+    let started = Instant::now();
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let others = numbers.filter(|pid| *pid != std::process::id());
+    for pid in others.filter(|pid| has_open(*pid, number)) {
+        while has_open(pid, number) && is_ending(pid, device) && started.elapsed() < patience {
+            if !wait_for_end(pid) {
+                break;
+            }
+        }
+    }
+}
+
+/// Whether a process has the block device with this number open, as far as it
+/// can be seen.
+fn has_open(pid: u32, number: u64) -> bool {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    files.into_iter().flatten().flatten().any(|file| {
+        let facts = std::fs::metadata(file.path());
+        facts.is_ok_and(|facts| facts.file_type().is_block_device() && facts.rdev() == number)
+    })
 }
 
 /// Waits for the end of a process, for a while; false if that is not possible.

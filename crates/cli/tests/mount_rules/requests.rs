@@ -2,10 +2,11 @@
 //! searches of trees into the caller's memory. Mounts below odd names, in quick
 //! succession, and under a limit on file sizes.
 
-use super::support::{BINARY, Bench, Mounted, can_mount, is_root, said};
+use super::support::{BINARY, Bench, Loop, Mounted, can_mount, is_root, said};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 fn run(program: &str, words: &[&str], at: &Path) -> Output {
     let output = Command::new(program).args(words).arg(at).output();
@@ -239,6 +240,44 @@ fn a_mount_waits_for_a_server_that_is_ending() {
     bench.run(&["umount", "mnt"]);
     drop(mounted);
     bench.check();
+}
+
+#[test]
+fn a_mount_of_a_block_device_waits_for_a_server_that_is_ending() {
+    if !can_mount() || !is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let bench = Bench::new();
+    let device = Loop::new(&bench.path("volume"));
+    // Without it, the server cannot lock the file behind the device.
+    std::fs::remove_file(bench.path("volume")).expect("the file's name goes");
+    let mut old = Command::new("strace")
+        .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=exit_group"])
+        .args(["-e", "inject=exit_group:delay_enter=2000000"])
+        .args([BINARY, "mount", "-f", device.name()])
+        .arg(bench.path("mnt"))
+        .spawn()
+        .expect("strace runs");
+    let started = Instant::now();
+    while run("mountpoint", &["-q"], &bench.path("mnt")).status.code() != Some(0) {
+        assert!(started.elapsed() < Duration::from_secs(20), "no mount");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::fs::write(bench.path("mnt/file"), "x").expect("a file");
+    let unmounted = run("umount", &[], &bench.path("mnt"));
+    assert!(unmounted.status.success(), "{}", said(&unmounted));
+    let mounted = bench.mount_source(device.name(), "rw", "mnt");
+    // The process is gone; strace needs a moment to see it.
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(
+        old.try_wait().expect("its state").is_some(),
+        "the old server is there"
+    );
+    let content = std::fs::read_to_string(bench.path("mnt/file"));
+    assert_eq!(content.expect("the file"), "x");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
 }
 
 #[test]

@@ -11,8 +11,8 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno as Os;
 
 use super::options::KernelData;
-use super::unmount::{Method, Unmounter};
-use super::{MountError, MountOptions, Mounted};
+use super::unmount::Method;
+use super::{Connected, MountError, MountOptions};
 use crate::transport::DEVICE_PATH;
 
 /// A directory fit to be mounted on.
@@ -51,7 +51,7 @@ impl Target {
     }
 }
 
-pub(super) fn mount(options: &MountOptions, target: &Target) -> Result<Mounted, MountError> {
+pub(super) fn mount(options: &MountOptions, target: &Target) -> Result<Connected, MountError> {
     if options.auto_unmount {
         return Err(MountError::Option(
             "auto_unmount needs fusermount3; mount as an ordinary user or leave it out",
@@ -80,10 +80,9 @@ pub(super) fn mount(options: &MountOptions, target: &Target) -> Result<Mounted, 
             source: other.into(),
         },
     })?;
-    let unmounter = Unmounter::new(target.path.clone(), Method::Direct);
-    Ok(Mounted {
+    Ok(Connected {
         device,
-        unmounter,
+        place: Some((target.path.clone(), Method::Direct)),
         guardian: None,
     })
 }

@@ -19,6 +19,11 @@ pub enum MountError {
     /// The device failed otherwise.
     #[error("/dev/fuse cannot be opened ({0}); check the device and its permissions")]
     Device(#[source] io::Error),
+    /// Without its mount namespace, a block mount could hang when it is killed.
+    #[error(
+        "/proc/self/ns/mnt cannot be opened ({0}); mount /proc, or mount plainly, without the block device"
+    )]
+    Namespace(#[source] io::Error),
     /// The helper is not installed.
     #[error("fusermount3 was not found; install the package fuse3 or mount as root")]
     HelperMissing,
@@ -73,6 +78,9 @@ pub enum UnmountError {
     /// Someone else mounted it and passed the descriptor on.
     #[error("the file system was mounted by another program; unmount it from there")]
     External,
+    /// Something else is mounted over it.
+    #[error("{} is covered by another mount; unmount that first", .0.display())]
+    Covered(PathBuf),
     /// This process may not unmount.
     #[error("unmounting {} is not permitted; run as root or as the user who mounted", .0.display())]
     NotPermitted(PathBuf),

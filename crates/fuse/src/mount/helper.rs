@@ -15,8 +15,8 @@ use rustix::net::{
 };
 
 use super::direct::Target;
-use super::unmount::{Method, Unmounter};
-use super::{MountError, MountKind, MountOptions, Mounted};
+use super::unmount::Method;
+use super::{Connected, MountError, MountKind, MountOptions};
 
 /// The helper's name, looked up in PATH.
 pub(super) const HELPER: &str = "fusermount3";
@@ -34,7 +34,7 @@ impl Drop for Guardian {
     }
 }
 
-pub(super) fn mount(options: &MountOptions, target: &Target) -> Result<Mounted, MountError> {
+pub(super) fn mount(options: &MountOptions, target: &Target) -> Result<Connected, MountError> {
     if options.kind != MountKind::Plain {
         return Err(MountError::Option(
             "for a block device needs root; mount as root or plainly",
@@ -73,10 +73,9 @@ pub(super) fn mount(options: &MountOptions, target: &Target) -> Result<Mounted, 
                 let _ = child.wait();
                 None
             };
-            let unmounter = Unmounter::new(target.path.clone(), Method::Helper);
-            Ok(Mounted {
+            Ok(Connected {
                 device,
-                unmounter,
+                place: Some((target.path.clone(), Method::Helper)),
                 guardian,
             })
         }

@@ -3,30 +3,31 @@
 //! Owns the parsing of that file. It asks no file system, so it works on mounts
 //! whose server is gone.
 
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The device number, `major:minor`, of the topmost FUSE mount at `path`. An
-/// error if the list of mounts cannot be read.
-pub(super) fn device_at(path: &Path) -> io::Result<Option<String>> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
-    Ok(find(&text, path.as_os_str().as_bytes()))
+/// The device number, `major:minor`, of the last mount at `path`.
+pub(super) fn device_at(path: &Path) -> Option<String> {
+    let text = std::fs::read("/proc/self/mountinfo").ok()?;
+    devices(&text, path.as_os_str().as_bytes()).last()
 }
 
-fn find(text: &[u8], path: &[u8]) -> Option<String> {
-    text.split(|byte| *byte == b'\n')
-        .filter_map(|line| {
-            let mut fields = line.split(|byte| *byte == b' ');
-            let device = fields.nth(2)?;
-            let target = fields.nth(1)?;
-            let kind = fields.skip_while(|field| *field != b"-").nth(1)?;
-            let matches = unescape(target) == path && kind.starts_with(b"fuse");
-            matches.then(|| String::from_utf8_lossy(device).into_owned())
-        })
-        .next_back()
+/// Whether a mount of the file system with this device number is at `path`,
+/// maybe below another one.
+pub(super) fn is_at(path: &Path, device: &str) -> bool {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    devices(&text, path.as_os_str().as_bytes()).any(|found| found == device)
 }
 
+/// The device numbers of all mounts at `path`, in the order of the table.
+fn devices<'a>(text: &'a [u8], path: &'a [u8]) -> impl Iterator<Item = String> + 'a {
+    text.split(|byte| *byte == b'\n').filter_map(move |line| {
+        let mut fields = line.split(|byte| *byte == b' ');
+        let device = fields.nth(2)?;
+        let target = fields.nth(1)?;
+        (unescape(target) == path).then(|| String::from_utf8_lossy(device).into_owned())
+    })
+}
 /// Space, tab, newline and backslash are written as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(field.len());
@@ -58,13 +59,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_topmost_fuse_mount_is_found() {
+    fn mounts_at_a_path_are_found_in_order() {
         let text = b"22 1 0:20 / /a\\040b rw - fuse.x x rw\n\
                      23 1 0:21 / /a\\040b rw shared:1 - fuse.y y rw\n\
-                     24 1 0:22 / /a\\040b rw - tmpfs t rw\n\
+                     24 1 0:22 / /a rw - tmpfs t rw\n\
                      broken\n";
-        assert_eq!(find(text, b"/a b").as_deref(), Some("0:21"));
-        assert_eq!(find(text, b"/a"), None);
+        let found: Vec<String> = devices(text, b"/a b").collect();
+        assert_eq!(found, ["0:20", "0:21"]);
+        assert_eq!(devices(text, b"/b").next(), None);
     }
 
     #[test]

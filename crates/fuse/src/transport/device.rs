@@ -20,6 +20,7 @@ use super::{Queue, Served, Transport};
 use crate::Errno;
 use crate::awake::Awake;
 use crate::dispatch::{Outcome, Serve};
+use crate::mount::{Unmounter, above};
 use crate::protocol::init::BUFFER_MIN;
 use crate::protocol::layout::{InHeader, OutHeader, WriteIn};
 use crate::protocol::wire::{Reader, Wire, encode};
@@ -48,6 +49,9 @@ pub(crate) struct DeviceTransport {
     device: Arc<OwnedFd>,
     capacity: Capacity,
     awake: Arc<Awake>,
+    /// Learns when the kernel says that the file system is unmounted; `None` if
+    /// the kernel says the same of a connection that was aborted.
+    unmounter: Option<Unmounter>,
     /// Requests come through io_uring. What has no reply comes here.
     is_beside: bool,
 }
@@ -60,7 +64,12 @@ struct Capacity {
 }
 
 impl DeviceTransport {
-    pub(crate) fn new(device: Arc<OwnedFd>, agreed: &Negotiated, awake: Arc<Awake>) -> Self {
+    pub(crate) fn new(
+        device: Arc<OwnedFd>,
+        agreed: &Negotiated,
+        awake: Arc<Awake>,
+        unmounter: Unmounter,
+    ) -> Self {
         let request = (agreed.max_write as usize).max(REQUEST_SPARE);
         // Listings and values may exceed the page an ioctl's result takes.
         let reply = (agreed.max_reply as usize).max(BUFFER_MIN) + BUFFER_MIN;
@@ -68,6 +77,7 @@ impl DeviceTransport {
             device,
             capacity: Capacity { request, reply },
             awake,
+            unmounter: (agreed.features.contains(Features::ABORT_ERROR)).then_some(unmounter),
             is_beside: agreed.features.contains(Features::OVER_IO_URING),
         }
     }
@@ -82,6 +92,7 @@ impl Transport for DeviceTransport {
             request: AlignedBuffer::new(REQUEST_LEAD, self.capacity.request),
             reply: AlignedBuffer::new(OutHeader::SIZE, self.capacity.reply),
             follower: Follower::new(Arc::clone(&self.awake)),
+            unmounter: self.unmounter.clone(),
             is_beside: self.is_beside,
         })
     }
@@ -93,7 +104,8 @@ impl Transport for DeviceTransport {
 }
 
 /// A descriptor with its own processing queue. If the device may not be opened
-/// again (an ordinary user and a private /dev/fuse), a shared one.
+/// again (an ordinary user and a private /dev/fuse), a shared one. Its number is
+/// greater than that of `device`, see `mount/namespace`.
 fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let cloned = rustix::fs::open(DEVICE_PATH, flags, Mode::empty()).and_then(|clone| {
@@ -108,10 +120,13 @@ fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         Ok(clone)
     });
     match cloned {
-        Ok(clone) => Ok(clone),
+        Ok(clone) => above(clone, device.as_raw_fd()),
         Err(error) => {
             tracing::debug!(%error, "threads share one queue of {DEVICE_PATH}");
-            Ok(rustix::io::fcntl_dupfd_cloexec(device, 0)?)
+            Ok(rustix::io::fcntl_dupfd_cloexec(
+                device,
+                device.as_raw_fd() + 1,
+            )?)
         }
     }
 }
@@ -122,6 +137,7 @@ pub(crate) struct DeviceQueue {
     request: AlignedBuffer,
     reply: AlignedBuffer,
     follower: Follower,
+    unmounter: Option<Unmounter>,
     is_beside: bool,
 }
 
@@ -130,7 +146,13 @@ impl Queue for DeviceQueue {
         let len = match receive(self.device.as_fd(), self.request.all_mut()) {
             Ok(Received::Bytes(len)) => len,
             Ok(Received::Nothing) => return Served::Again,
-            Ok(Received::Ended) => return Served::Ended,
+            Ok(Received::Unmounted) => {
+                if let Some(unmounter) = &self.unmounter {
+                    unmounter.set_gone();
+                }
+                return Served::Ended;
+            }
+            Ok(Received::Aborted) => return Served::Ended,
             Err(error) => return Served::Failed(error),
         };
         let bytes = self.request.first(len);
@@ -222,7 +244,10 @@ impl DeviceQueue {
 enum Received {
     Bytes(usize),
     Nothing,
-    Ended,
+    /// No mount of the file system is left. Without `ABORT_ERROR` also
+    /// [`Received::Aborted`].
+    Unmounted,
+    Aborted,
 }
 
 fn receive(device: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
@@ -237,7 +262,8 @@ fn receive(device: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
                 Err(error) => Err(error.into()),
             }
         }
-        Err(Os::NODEV | Os::CONNABORTED) => Ok(Received::Ended),
+        Err(Os::NODEV) => Ok(Received::Unmounted),
+        Err(Os::CONNABORTED) => Ok(Received::Aborted),
         Err(error) => Err(error.into()),
     }
 }
@@ -269,7 +295,7 @@ pub(crate) fn handshake<T>(
         let len = match receive(device, &mut buffer)? {
             Received::Bytes(len) => len,
             Received::Nothing => continue,
-            Received::Ended => return Err(Os::NODEV.into()),
+            Received::Unmounted | Received::Aborted => return Err(Os::NODEV.into()),
         };
         let message = Message::whole(&buffer[..len])
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;

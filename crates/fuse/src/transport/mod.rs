@@ -11,7 +11,9 @@ mod uring;
 use std::io;
 
 pub(crate) use device::{DEVICE_PATH, DeviceTransport, Handshake, handshake};
-pub(crate) use uring::{UringQueue, UringTransport, cpus_of, rings_are_possible};
+pub(crate) use uring::{
+    UringQueue, UringTransport, cpus_of, descriptors_are_possible, rings_are_possible,
+};
 
 use crate::dispatch::Serve;
 use crate::seat::Seat;

@@ -143,10 +143,16 @@ pub(crate) fn rings_are_possible(count: usize) -> io::Result<()> {
     /// The session and its threads open a few before their rings.
     const OTHER_FILES: usize = 32;
     let rings: io::Result<Vec<_>> = (0..count).map(|_| ring(1)).collect();
-    let files: Result<Vec<_>, _> = (0..OTHER_FILES)
+    let files = descriptors_are_possible(OTHER_FILES);
+    rings.map(drop)?;
+    files
+}
+
+/// Whether this process can open this many more files.
+pub(crate) fn descriptors_are_possible(count: usize) -> io::Result<()> {
+    let files: Result<Vec<_>, _> = (0..count)
         .map(|_| eventfd(0, EventfdFlags::CLOEXEC))
         .collect();
-    rings.map(drop)?;
     Ok(files.map(drop)?)
 }
 

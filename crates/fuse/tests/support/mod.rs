@@ -114,7 +114,7 @@ pub fn unmount(unmounter: &Unmounter) {
 
 /// Tries again while a mount is busy. A process that another test starts holds
 /// a copy of every open file until its exec, so "busy" may pass.
-fn patiently(mut unmount: impl FnMut() -> Result<(), UnmountError>) {
+pub fn patiently(mut unmount: impl FnMut() -> Result<(), UnmountError>) {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         match unmount() {

@@ -8,6 +8,7 @@
 use crate::attributes::server_of;
 use crate::error::ServerError;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::UCred;
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -89,6 +90,19 @@ fn is_there(client: &UnixStream) -> bool {
     read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
+/// The process of a server that listens by itself, its number and a descriptor.
+/// `None` once it has closed the connection: another process may have the number
+/// then.
+pub(crate) fn process_behind(server: &UnixStream) -> Option<(UCred, OwnedFd)> {
+    let who = rustix::net::sockopt::socket_peercred(server).ok()?;
+    let process = pidfd_open(who.pid, PidfdFlags::empty()).ok()?;
+    let mut state = [PollFd::new(server, PollFlags::RDHUP)];
+    let now = Timespec::default();
+    rustix::event::poll(&mut state, Some(&now)).ok()?;
+    let ended = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
+    (!state[0].revents().intersects(ended)).then_some((who, process))
+}
+
 /// Waits for the end of a server.
 #[derive(Debug)]
 pub struct Waiter {
@@ -117,8 +131,7 @@ impl Waiter {
         server.set_read_timeout(Some(PATIENCE)).ok()?;
         let mut heard = [0];
         server.read_exact(&mut heard).ok()?;
-        let process = rustix::net::sockopt::socket_peercred(&server).ok();
-        let process = process.and_then(|who| pidfd_open(who.pid, PidfdFlags::empty()).ok());
+        let process = process_behind(&server).map(|(_, process)| process);
         Some(Self {
             server,
             process,

@@ -13,7 +13,7 @@ mod listener;
 mod parts;
 
 pub use client::Connection;
-pub(crate) use farewell::Farewell;
 pub use farewell::{End, Waiter};
+pub(crate) use farewell::{Farewell, process_behind};
 pub(crate) use listener::start;
 pub use listener::{Answer, Command, Runner};
