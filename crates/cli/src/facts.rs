@@ -2,6 +2,7 @@
 //! device.
 
 use crate::fail::{Context, Done, Failure};
+use crate::patience;
 use crate::reading;
 use butterfs::{OpenOptions, Volume};
 use butterfs_kernel::is_kernel_btrfs;
@@ -12,9 +13,11 @@ use std::path::Path;
 /// Facts about the volume in the file or device at `path`, or mounted there.
 pub fn at(path: &Path) -> Result<Facts, Failure> {
     if path.is_dir() {
-        return Ok(match is_kernel_btrfs(path) {
-            true => Facts::of_kernel(path)?,
-            false => Facts::of_mount(path)?,
+        return patience::asking(path, || {
+            Ok(match is_kernel_btrfs(path) {
+                true => Facts::of_kernel(path)?,
+                false => Facts::of_mount(path)?,
+            })
         });
     }
     let volume = reading::open(path, OpenOptions::as_committed())?;

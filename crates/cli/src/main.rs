@@ -41,6 +41,7 @@ mod meter;
 mod output;
 mod parity;
 mod part;
+mod patience;
 mod place;
 mod reading;
 mod run;

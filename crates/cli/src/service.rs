@@ -9,6 +9,7 @@
 use crate::fail::{Done, Failure, fail};
 use crate::kernel_volume;
 use crate::output::{self, Notes};
+use crate::patience;
 use crate::place::Place;
 use butterfs::Part;
 use butterfs_kernel::is_kernel_btrfs;
@@ -26,6 +27,15 @@ pub enum OnKernel {
     Asks,
     /// It does not work.
     Refused,
+}
+
+/// Whether a command changes its volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It only looks, or ends what another command has begun.
+    Reads,
+    /// It changes the volume.
+    Changes,
 }
 
 /// Who has a volume mounted.
@@ -53,6 +63,12 @@ pub trait OnVolume: Serialize + Sized {
     /// its path, which must exist all the same.
     fn whole_volume(&self) -> Option<(&Place, Part)> {
         None
+    }
+
+    /// What it does to the volume. A command that changes it is refused through a
+    /// mount that is read-only, as the kernel refuses its ioctl.
+    fn effect(&self) -> Effect {
+        Effect::Reads
     }
 
     /// Runs it on the volume that its paths name, or that the server has open.
@@ -87,11 +103,17 @@ pub trait OnVolume: Serialize + Sized {
         }
         let mut mounts: Vec<Option<MountedBy>> = Vec::new();
         let mut given = PathBuf::new();
+        let effect = self.effect();
         self.each_place(&mut |place| {
             if mounts.is_empty() {
                 given.clone_from(&place.volume);
             }
-            mounts.push(localize(place, Self::NAME, Self::ON_KERNEL)?);
+            if effect == Effect::Changes {
+                verify_writable(place)?;
+            }
+            let given = place.volume.clone();
+            let mount = || localize(place, Self::NAME, Self::ON_KERNEL);
+            mounts.push(patience::asking(&given, mount)?);
             Ok(())
         })?;
         let mount = mounts.first().cloned().flatten();
@@ -103,6 +125,24 @@ pub trait OnVolume: Serialize + Sized {
             Some(MountedBy::Kernel(mount)) => self.ask_kernel(&mount, &given),
             None => self.run_here(),
         }
+    }
+}
+
+/// Errors if a path is on a mount of ours that is read-only, whatever other
+/// mounts of the volume are.
+fn verify_writable(place: &Place) -> Done {
+    let Ok(here) = place.volume.canonicalize() else {
+        return Ok(());
+    };
+    let mount = Mount::of_path(&here).filter(|mount| mount.is_ours() && mount.is_read_only);
+    match mount {
+        // An image file on such a mount is a volume of its own.
+        Some(mount) if here.is_dir() => fail(format!(
+            "{}: is mounted read-only, so the volume cannot be changed here;              `butterfs mount -o remount,rw {}` changes that",
+            place.volume.display(),
+            mount.point.display()
+        )),
+        _ => Ok(()),
     }
 }
 

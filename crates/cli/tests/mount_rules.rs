@@ -725,3 +725,42 @@ fn small_rules_are_those_of_a_kernel_mount() {
         same(pairs.iter());
     }
 }
+
+#[test]
+fn commands_change_nothing_through_a_read_only_mount() {
+    if !can_mount() || !is_root() {
+        println!("skipped: only root mounts a volume again");
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    std::fs::create_dir(bench.path("second")).expect("a directory");
+    let second = bench.mount_source("volume", "ro", "second");
+    let device = bench.path("other");
+    std::fs::write(&device, vec![0; 128 << 20]).expect("a file");
+    let device = Loop::new(&device);
+    for words in [
+        &["balance", "start", "--full-balance", "second"][..],
+        &["filesystem", "resize", "500m", "second"],
+        &["device", "add", device.name(), "second"],
+        &["replace", "start", "-B", "1", device.name(), "second"],
+        &["scrub", "start", "-B", "second"],
+    ] {
+        let refused = bench.try_run(words);
+        assert!(!refused.status.success(), "{words:?}");
+        let text = said(&refused);
+        assert!(text.contains("is mounted read-only"), "{words:?}: {text}");
+    }
+    // What only looks works, and so does discarding, as in the kernel.
+    bench.run(&["scrub", "start", "-B", "-r", "second"]);
+    bench.run(&["balance", "status", "second"]);
+    let trimmed = Command::new("fstrim").arg(bench.path("second")).output();
+    let trimmed = trimmed.expect("fstrim runs");
+    assert!(trimmed.status.success(), "{}", said(&trimmed));
+    bench.run(&["filesystem", "resize", "500m", "mnt"]);
+    bench.run(&["umount", "second"]);
+    drop(second);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+}

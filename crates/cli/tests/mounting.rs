@@ -472,3 +472,222 @@ fn a_mount_with_few_descriptors_does_not_hang() {
     }
     assert!(served > 3, "{served}");
 }
+
+/// A server in the foreground, with its mount. Both end when it is dropped.
+struct Server {
+    process: std::process::Child,
+    _mounted: Mounted,
+}
+
+impl Server {
+    /// `None` if the process ended before anything was mounted.
+    fn start(bench: &Bench, mut command: Command) -> Result<Self, std::process::Output> {
+        let point = bench.path("mnt");
+        command
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped());
+        let mut process = command.spawn().expect("the server starts");
+        let outside = std::fs::metadata(bench.path("")).expect("attributes").dev();
+        let started = Instant::now();
+        // A mount that nobody serves any more has no attributes.
+        while std::fs::metadata(&point).map_or(outside, |found| found.dev()) == outside {
+            if process.try_wait().expect("its state").is_some() {
+                return Err(process.wait_with_output().expect("its output"));
+            }
+            assert!(started.elapsed() < Duration::from_secs(30), "no mount");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(Self {
+            process,
+            _mounted: Mounted(point),
+        })
+    }
+
+    fn signal(&self, name: &str) {
+        let number = self.process.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &number]).status();
+        assert!(sent.expect("kill runs").success());
+    }
+
+    /// How it ended.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let started = Instant::now();
+        let status = loop {
+            match self.process.try_wait().expect("its state") {
+                Some(status) => break status,
+                None => assert!(started.elapsed() < Duration::from_secs(20), "it goes on"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let mut words = String::new();
+        if let Some(mut stderr) = self.process.stderr.take() {
+            std::io::Read::read_to_string(&mut stderr, &mut words).expect("its words");
+        }
+        (status.code(), words)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Whether the kernel's table has a mount at a path.
+fn is_mounted(path: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the table");
+    let path = path.to_str().expect("text");
+    table
+        .lines()
+        .any(|line| line.split(' ').nth(4) == Some(path))
+}
+
+#[test]
+fn a_server_with_few_descriptors_ends_when_asked_or_says_what_it_lacks() {
+    let Some(_mounts) = mounts() else {
+        return;
+    };
+    let bench = Bench::new();
+    let (mut served, mut refused) = (0, 0);
+    for limit in [10, 12, 13, 14, 15, 16, 18, 24, 32] {
+        let words = format!("ulimit -n {limit}; exec {BINARY} mount -f volume mnt");
+        let mut command = Command::new("bash");
+        command.args(["-c", &words]).current_dir(bench.path(""));
+        let (code, words) = match Server::start(&bench, command) {
+            Ok(mut server) => {
+                server.signal("TERM");
+                server.end()
+            }
+            Err(output) => (output.status.code(), said(&output)),
+        };
+        assert!(!is_mounted(&bench.path("mnt")), "{limit}: {words}");
+        match code {
+            Some(0) => served += 1,
+            Some(32) => {
+                refused += 1;
+                assert!(words.contains("ulimit -n"), "{limit}: {words}");
+            }
+            code => panic!("{limit}: {code:?} {words}"),
+        }
+    }
+    assert!(served >= 2 && refused >= 2, "{served} {refused}");
+    bench.check();
+}
+
+#[test]
+fn commands_say_that_they_wait_for_a_server_that_is_stopped() {
+    let Some(_mounts) = mounts() else {
+        return;
+    };
+    let bench = Bench::new();
+    let mut command = Command::new(BINARY);
+    command
+        .args(["mount", "-f"])
+        .args([bench.path("volume"), bench.path("mnt")]);
+    let mut server = Server::start(&bench, command).expect("a mount");
+    let number = server.process.id();
+    let while_stopped = |server: &Server, all: &[&[&str]]| {
+        server.signal("STOP");
+        let begun = all.iter().map(|words| {
+            Command::new(BINARY)
+                .args(*words)
+                .current_dir(bench.path(""))
+                .stdout(std::process::Stdio::null())
+                .stderr(std::process::Stdio::piped())
+                .spawn()
+                .expect("the command starts")
+        });
+        let begun: Vec<_> = begun.collect();
+        std::thread::sleep(Duration::from_millis(4500));
+        server.signal("CONT");
+        for (words, command) in all.iter().zip(begun) {
+            let output = command.wait_with_output().expect("its end");
+            let text = said(&output);
+            assert!(output.status.success(), "{words:?}: {text}");
+            let wanted = format!("process {number}, is stopped");
+            assert!(text.contains(&wanted), "{words:?}: {text}");
+        }
+    };
+    while_stopped(
+        &server,
+        &[
+            &["filesystem", "usage", "mnt"],
+            &["filesystem", "show"],
+            &["subvolume", "list", "mnt"],
+        ],
+    );
+    while_stopped(&server, &[&["umount", "mnt"]]);
+    assert_eq!(server.end().0, Some(0));
+    bench.check();
+}
+
+#[test]
+fn root_learns_how_a_users_mount_ended() {
+    const USER: u32 = 65534;
+    let Some(_mounts) = mounts().filter(|_| is_root()) else {
+        return;
+    };
+    let bench = Bench::new();
+    give(&bench, USER);
+    let made = as_user(&bench, USER, &["mount", "volume", "mnt"]);
+    assert!(made.status.success(), "{}", said(&made));
+    let mounted = Mounted(bench.path("mnt"));
+    let mut write = Command::new("setpriv");
+    write.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "dd",
+        "bs=1M",
+        "count=8",
+    ]);
+    write.args([
+        "if=/dev/zero",
+        &format!("of={}", bench.path("mnt/file").display()),
+    ]);
+    let wrote = write.output().expect("setpriv runs");
+    assert!(wrote.status.success(), "{}", said(&wrote));
+    bench.run(&["umount", "mnt"]);
+    assert!(!is_served(&bench.path("volume")));
+    drop(mounted);
+    bench.check();
+}
+
+#[test]
+fn a_server_keeps_its_mount_namespace_longer_than_its_connection() {
+    let Some(_mounts) = mounts() else {
+        return;
+    };
+    let bench = Bench::new();
+    let device = is_root().then(|| support::Loop::new(&bench.path("volume")));
+    let sources = [
+        Some(bench.path("volume")),
+        device.as_ref().map(|device| device.0.clone()),
+    ];
+    for source in sources.into_iter().flatten() {
+        let mut command = Command::new(BINARY);
+        command
+            .args(["mount", "-f"])
+            .args([source, bench.path("mnt")]);
+        let server = Server::start(&bench, command).expect("a mount");
+        // The kernel closes the greatest number first.
+        let numbers = |is: fn(&str) -> bool| {
+            let files = std::fs::read_dir(format!("/proc/{}/fd", server.process.id()));
+            let files = files.expect("its descriptors").flatten();
+            let of = |file: &std::fs::DirEntry| {
+                let target = std::fs::read_link(file.path()).ok()?;
+                is(target.to_str()?).then(|| file.file_name().to_str()?.parse::<i32>().ok())?
+            };
+            files.filter_map(|file| of(&file)).min()
+        };
+        let namespace = numbers(|target| target.starts_with("mnt:["));
+        let connection = numbers(|target| target == "/dev/fuse");
+        assert!(connection.is_some());
+        assert!(
+            namespace.is_some() && namespace < connection,
+            "{namespace:?} {connection:?}"
+        );
+        bench.run(&["umount", "mnt"]);
+    }
+}

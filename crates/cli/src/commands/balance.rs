@@ -13,7 +13,7 @@ use crate::interrupt::Interrupt;
 use crate::kernel_volume;
 use crate::output;
 use crate::place::{Place, json};
-use crate::service::{OnKernel, OnVolume};
+use crate::service::{Effect, OnKernel, OnVolume};
 use crate::sizes::human;
 use butterfs::{MemberState, Part, StoreError, Volume};
 use butterfs_admin::balance::{
@@ -184,6 +184,13 @@ impl OnVolume for Order {
 
     fn whole_volume(&self) -> Option<(&Place, Part)> {
         Some((&self.place, Part::Whole))
+    }
+
+    fn effect(&self) -> Effect {
+        match self.action {
+            Action::Start { .. } | Action::Resume => Effect::Changes,
+            Action::Plan { .. } | Action::Cancel | Action::Pause | Action::Status => Effect::Reads,
+        }
     }
 
     fn run_here(self) -> Done {

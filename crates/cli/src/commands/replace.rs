@@ -11,7 +11,7 @@ use crate::interrupt::Interrupt;
 use crate::meter::Meter;
 use crate::output;
 use crate::place::Place;
-use crate::service::{OnKernel, OnVolume};
+use crate::service::{Effect, OnKernel, OnVolume};
 use butterfs::{
     BlockDevice, Degraded, DeviceFacts, MemberState, OnReplacement, OpenOptions, Part, Subvolume,
     Volume,
@@ -136,6 +136,13 @@ impl OnVolume for Order {
 
     fn whole_volume(&self) -> Option<(&Place, Part)> {
         Some((&self.place, Part::Whole))
+    }
+
+    fn effect(&self) -> Effect {
+        match self.action {
+            Action::Start { .. } => Effect::Changes,
+            Action::Status { .. } | Action::Cancel => Effect::Reads,
+        }
     }
 
     fn run_here(self) -> Done {

@@ -5,7 +5,7 @@ use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::place::Place;
-use crate::service::OnVolume;
+use crate::service::{Effect, OnVolume};
 use crate::sizes::{self, human};
 use butterfs::{BlockDevice, OnShortDevice, OpenOptions, Part, Subvolume, Volume};
 use butterfs_admin::resize::{self, End, Progress, Size};
@@ -166,6 +166,10 @@ impl OnVolume for Resize {
 
     fn whole_volume(&self) -> Option<(&Place, Part)> {
         Some((&self.volume, Part::Whole))
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
     }
 
     fn run_here(self) -> Done {

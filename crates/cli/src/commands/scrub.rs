@@ -13,7 +13,7 @@ use crate::background::in_background;
 use crate::facts;
 use crate::fail::{Context, Done, Failure};
 use crate::place::Place;
-use crate::service::{OnKernel, OnVolume};
+use crate::service::{Effect, OnKernel, OnVolume};
 use crate::sizes;
 use crate::units::Units;
 use butterfs::Part;
@@ -140,6 +140,14 @@ impl OnVolume for Start {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.volume)
+    }
+
+    /// It mends.
+    fn effect(&self) -> Effect {
+        match self.read_only {
+            true => Effect::Reads,
+            false => Effect::Changes,
+        }
     }
 
     fn run_here(self) -> Done {

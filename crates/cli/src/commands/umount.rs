@@ -5,6 +5,7 @@
 //! holds on the source.
 
 use crate::fail::{Context, Done, fail};
+use crate::patience;
 use butterfs_server::{End, Mount, Waiter};
 use clap::Args;
 use rustix::fs::FlockOperation;
@@ -34,6 +35,10 @@ pub struct Umount {
 impl Umount {
     /// Runs it.
     pub fn run(self) -> Done {
+        patience::asking(&self.mountpoint, || self.end())
+    }
+
+    fn end(&self) -> Done {
         // A server that died leaves a mountpoint that cannot be looked at.
         let mountpoint = std::fs::canonicalize(&self.mountpoint)
             .or_else(|_| std::path::absolute(&self.mountpoint))
@@ -49,10 +54,13 @@ impl Umount {
         // As long as the mount exists, it tells where its server is.
         let waiter = Waiter::new(&mountpoint);
         let is_silent = waiter.is_none() && mount.is_ours();
+        let others = others_of(&mount);
         self.unmount(&mountpoint)?;
-        let others = Mount::seen_by("self").into_iter();
-        let mut others = others.filter(|other| other.device == mount.device);
-        if let Some(other) = others.next() {
+        // A mount that somebody made since then belongs to another server,
+        // though it may have the same device number.
+        let left = others_of(&mount).into_iter();
+        let mut left = left.filter(|other| others.iter().any(|known| known.id == other.id));
+        if let Some(other) = left.next() {
             // The server goes on, because it has other mounts.
             return Ok(butterfs_server::save(&other.point)?);
         }
@@ -102,6 +110,15 @@ impl Umount {
             None => fail(words.trim()),
         }
     }
+}
+
+/// Other mounts of the same file system that are seen here.
+fn others_of(mount: &Mount) -> Vec<Mount> {
+    let is_other = |other: &Mount| other.device == mount.device && other.id != mount.id;
+    Mount::seen_by("self")
+        .into_iter()
+        .filter(is_other)
+        .collect()
 }
 
 fn in_use(mountpoint: &Path) -> String {

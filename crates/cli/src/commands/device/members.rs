@@ -9,7 +9,7 @@ use crate::host;
 use crate::interrupt::Interrupt;
 use crate::meter::Meter;
 use crate::place::Place;
-use crate::service::{OnKernel, OnVolume};
+use crate::service::{Effect, OnKernel, OnVolume};
 use crate::sizes::human;
 use butterfs::Volume;
 use butterfs_admin::devices::{self, Discard, Removal};
@@ -142,6 +142,13 @@ impl OnVolume for Order {
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
+    }
+
+    fn effect(&self) -> Effect {
+        match self.action {
+            Action::Add { .. } | Action::Remove(_) => Effect::Changes,
+            Action::CancelRemoval => Effect::Reads,
+        }
     }
 
     fn run_here(self) -> Done {

@@ -2,6 +2,7 @@
 
 use crate::facts;
 use crate::fail::{Done, fail};
+use crate::patience;
 use crate::place::json;
 use crate::units::Units;
 use butterfs::FoundVolume;
@@ -101,7 +102,8 @@ fn mounted() -> Vec<Facts> {
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();
     for mount in Mount::seen_by("self") {
-        let is_known = mount.kind == "btrfs" || server_of(&mount.point).is_some();
+        let is_served = || patience::asking(&mount.point, || server_of(&mount.point).is_some());
+        let is_known = mount.kind == "btrfs" || is_served();
         if is_known
             && seen.insert(mount.device)
             // A mount that is covered, or gone by now, says nothing.
