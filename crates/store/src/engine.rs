@@ -315,6 +315,15 @@ impl Engine {
         self.edits = self.edits.wrapping_add(1);
     }
 
+    /// Counts a node that an edit of `tree` made or gave up. A tree that is just
+    /// being made is not known yet; its item counts its first node.
+    fn count_node(&mut self, tree: TreeId, change: Counted) {
+        let size = self.identity.node_size as u64;
+        if let Some(state) = self.forest.trees.get_mut(tree) {
+            state.count_node(change, size);
+        }
+    }
+
     /// Notes a change of one node's references.
     pub(crate) fn change_node_ref(&mut self, node: NodeRef, by: Backref, count: i64) -> Outcome {
         self.note_edit();

@@ -166,6 +166,17 @@ impl Engine {
         self.enter_tree(tree, root, 0, item)
     }
 
+    /// Gives `tree` a new empty root. The caller drops the nodes that it had.
+    ///
+    /// # Errors
+    /// No space; reading.
+    pub(crate) fn restart_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
+        let root = self.create(tree, 0)?;
+        self.set_root(tree, root)?;
+        let size = self.identity.node_size as u64;
+        self.change_root_item(tree, |item| item.bytes_used = size)
+    }
+
     /// Makes `tree` a copy of `source`, with `item` as its root item. The copy
     /// shares all nodes below the root. Only within [`Store::commit_with`].
     ///

@@ -15,10 +15,7 @@
 //! Source: volumes of the kernel after snapshots, deletions, a balance and
 //! fsyncs.
 
-use crate::engine::Engine;
-use crate::error::StoreError;
-use butterfs_format::TreeId;
-use butterfs_tree::NodeSink;
+use crate::trees::TreeState;
 
 /// How the number of a tree's nodes changes.
 #[derive(Clone, Copy)]
@@ -27,28 +24,16 @@ pub(crate) enum Counted {
     Less,
 }
 
-impl Engine {
-    /// Counts a node that an edit of `tree` made or gave up. A tree that is just
-    /// being made is not known yet; its item counts its first node.
-    pub(crate) fn count_node(&mut self, tree: TreeId, change: Counted) {
-        let size = self.identity.node_size as u64;
-        if let Some(state) = self.forest.trees.get_mut(tree) {
-            // A number that was wrong stays wrong by as much, also below zero.
-            let bytes = &mut state.item.bytes_used;
-            *bytes = match change {
-                Counted::More => bytes.wrapping_add(size),
-                Counted::Less => bytes.wrapping_sub(size),
-            };
-            // The root item may have been written in this commit already.
-            state.changed = true;
-        }
-    }
-
-    /// Gives `tree` a new empty root. The caller drops the nodes that it had.
-    pub(crate) fn restart_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
-        let root = self.create(tree, 0)?;
-        self.set_root(tree, root)?;
-        let size = self.identity.node_size as u64;
-        self.change_root_item(tree, |item| item.bytes_used = size)
+impl TreeState {
+    /// Counts a node of `size` bytes that an edit made or gave up.
+    pub(crate) const fn count_node(&mut self, change: Counted, size: u64) {
+        // A number that was wrong stays wrong by as much, also below zero.
+        let bytes = &mut self.item.bytes_used;
+        *bytes = match change {
+            Counted::More => bytes.wrapping_add(size),
+            Counted::Less => bytes.wrapping_sub(size),
+        };
+        // The root item may have been written in this commit already.
+        self.changed = true;
     }
 }

@@ -96,8 +96,11 @@ fn the_kernel_empties_what_the_library_filled() {
     judge::btrfs_check(&image, Mode::Lowmem, judge::DataChecksums::Ignore).assert_clean("lowmem");
 }
 
-/// Sets the bytes of trees, each as a function of what they were.
-fn falsify(image: &Path, trees: &[TreeId], wrong: fn(u64) -> u64) {
+/// A wrong number in place of the right one.
+type Wrong = fn(u64) -> u64;
+
+/// Sets the bytes of trees.
+fn falsify(image: &Path, trees: &[TreeId], wrong: Wrong) {
     let tree = LibraryTree::mount(image, "");
     let store = tree.files().store();
     let set = store.commit_with(64, |engine| {
@@ -133,7 +136,7 @@ fn wrong_bytes_of_roots_are_mended() {
     tree.0.close().unwrap();
     drop(tree);
     assert_eq!(warnings(&image), 0);
-    let kinds: [(&[TreeId], fn(u64) -> u64); 4] = [
+    let kinds: [(&[TreeId], Wrong); 4] = [
         // As if nobody ever counted.
         (&[TreeId::EXTENT, TreeId::FS], |_| NODE),
         // A kernel subtracted too much.
