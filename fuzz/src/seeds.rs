@@ -182,11 +182,29 @@ impl Seeds {
         let commands = u8::try_from(crate::commands::ALL.len()).expect("few");
         for command in 0..2 * commands {
             for way in 0..6_u8 {
-                self.put("commands", &format!("{way}-{command}-whole"), &[way, command])?;
+                self.put(
+                    "commands",
+                    &format!("{way}-{command}-whole"),
+                    &[way, command],
+                )?;
             }
             for kind in 0..24_u8 {
                 let (way, fill) = ((command + kind) % 6, kind.wrapping_mul(37));
-                let data = [kind, fill, 0, command, 0, fill / 3, 0, kind, 0, fill, 5, 0, 1];
+                let data = [
+                    kind,
+                    fill,
+                    0,
+                    command,
+                    0,
+                    fill / 3,
+                    0,
+                    kind,
+                    0,
+                    fill,
+                    5,
+                    0,
+                    1,
+                ];
                 let data = [&[way, command][..], &data].concat();
                 self.put("commands", &format!("{command}-{kind}"), &data)?;
             }
