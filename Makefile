@@ -2,7 +2,7 @@
 # (or sudo), for the packages.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: dist install uninstall deb static demo test test-long programs kill fuzz build lint bench soak crash-sweep devices-sweep races git-history lab-smoke lab-evidence clean
+.PHONY: dist install uninstall deb static demo test test-long programs kill vm-kill fuzz build lint bench soak crash-sweep devices-sweep races git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -61,6 +61,14 @@ programs: build
 kill: build
 	@scripts/packages test-long
 	scripts/kill 100 --evidence docs/evidence/kill.md
+
+# kill -9 of servers that are alone in their mount namespace, in virtual machines
+# with Debian's kernels, without KVM (an hour); figures to
+# docs/evidence/vm-kill.md.
+vm-kill: build
+	@scripts/packages vm
+	cargo build --release -p butterfs-fuse --example orphan
+	scripts/vm-kill 20 --evidence docs/evidence/vm-kill.md
 
 # Every parser, whole images and sequences of operations, ten minutes each.
 fuzz:
