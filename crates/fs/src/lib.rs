@@ -13,6 +13,7 @@ pub mod access;
 mod acl;
 pub mod attr;
 mod change;
+mod compression_feature;
 pub mod dir;
 pub mod error;
 pub mod file;

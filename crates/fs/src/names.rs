@@ -399,6 +399,7 @@ impl Filesystem {
             let state = state_of(locked, id);
             state.item.nlink += 1;
             state.item.ctime = now();
+            state.item.sequence = state.item.sequence.wrapping_add(1);
             store_item(engine, id, state)?;
             if unnamed {
                 orphan::remove(engine, id)?;

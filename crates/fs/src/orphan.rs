@@ -63,6 +63,7 @@ pub(crate) fn drop_link(
     dir::remove_link(engine, inode.id, link)?;
     state.item.nlink = state.item.nlink.saturating_sub(1);
     state.item.ctime = now();
+    state.item.sequence = state.item.sequence.wrapping_add(1);
     if state.item.nlink > 0 {
         store_item(engine, inode.id, state)?;
         return Ok(Fate::Lives);

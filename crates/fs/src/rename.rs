@@ -356,6 +356,7 @@ fn give_name(
     touch_directory(engine, place.dir, dir_state, name_bytes(place.name))?;
     let state = state_of(locked, source.inode);
     state.item.ctime = now();
+    state.item.sequence = state.item.sequence.wrapping_add(1);
     store_item(engine, source.inode, state)
 }
 

@@ -4,6 +4,7 @@
 //! (ACLs, the compression property).
 
 use crate::change::NODES_PER_PATH;
+use crate::compression_feature::note_compression;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, check_alive, store_item};
 use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
@@ -228,6 +229,9 @@ impl Filesystem {
                 delete(engine, id, name)?;
             }
             put(engine, id, name, value)?;
+            if name == COMPRESSION {
+                note_compression(engine, compression_property(value).flatten());
+            }
             effect.apply(state);
             state.item.ctime = now();
             state.item.sequence = state.item.sequence.wrapping_add(1);

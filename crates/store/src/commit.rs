@@ -10,6 +10,7 @@ use crate::publication::DeviceItems;
 use crate::space::block_group::Standing;
 use crate::space::free_space_tree;
 use crate::trees::TreeState;
+use butterfs_format::features::Incompat;
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::{BackupRoot, Superblock};
@@ -21,6 +22,10 @@ use std::sync::atomic::Ordering;
 /// The fixed point is reached within this many rounds, or something is wrong.
 /// Each round touches only nodes that earlier rounds did not copy.
 const ROUNDS_MAX: usize = 64;
+
+/// Larger nodes are a feature: old kernels have pages of this size, and none of
+/// their nodes is larger than a page.
+const PAGE: u32 = 4096;
 
 /// A generation that is complete in memory. It is durable once its nodes and
 /// then its superblock are written and flushed.
@@ -208,6 +213,10 @@ impl Engine {
         };
         let system: Vec<_> = self.system_chunks();
         let superblock = &mut self.publication.superblock;
+        if superblock.node_size > PAGE {
+            // As the kernel does when it mounts such a volume.
+            superblock.incompat |= Incompat::BIG_METADATA;
+        }
         if superblock.uuid_tree_generation == superblock.generation {
             superblock.uuid_tree_generation = generation;
         }

@@ -27,6 +27,8 @@ pub(crate) struct FsyncLog {
     /// Root of each subvolume's log tree. [`TreeId::LOG`] stands for the tree
     /// that holds the root items of these.
     pub(crate) roots: BTreeMap<TreeId, NodeRef>,
+    /// How many nodes each of them has.
+    pub(crate) nodes: FxHashMap<TreeId, u64>,
     /// Trees whose root items are out of date.
     pub(crate) moved: FxHashSet<TreeId>,
     /// Nodes changed since the last batch.

@@ -121,8 +121,9 @@ impl NodeSink for LogSink<'_> {
         Ok(new)
     }
 
-    fn create(&mut self, _: TreeId, level: u8) -> Result<NodeRef, TreeError> {
+    fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError> {
         let new = self.new_node(level)?;
+        *self.0.publication.log.nodes.entry(tree).or_default() += 1;
         let engine = &mut *self.0;
         let node = Node::empty(engine.identity.node_size, &engine.stamp, new, TreeId::LOG);
         engine
@@ -139,9 +140,12 @@ impl NodeSink for LogSink<'_> {
             .ok_or(TreeError::Misuse("a node was edited that is not writable"))
     }
 
-    fn release(&mut self, _: TreeId, node: NodeRef) -> Result<(), TreeError> {
+    fn release(&mut self, tree: TreeId, node: NodeRef) -> Result<(), TreeError> {
         if self.0.publication.log.dirty.remove(&node.logical).is_none() {
             return Err(TreeError::Misuse("a node was dropped that is not writable"));
+        }
+        if let Some(nodes) = self.0.publication.log.nodes.get_mut(&tree) {
+            *nodes -= 1;
         }
         // Allocated in this batch: no log on the device has it.
         self.0.publication.log.spare.push(node.logical);
@@ -574,7 +578,8 @@ impl Engine {
         for tree in moved {
             let root = self.publication.log.roots[&tree];
             let key = Key::new(TreeId::LOG.get(), ItemType::ROOT_ITEM, tree.get());
-            let item = log_root_item(root, self.node_size());
+            let nodes = self.publication.log.nodes[&tree];
+            let item = log_root_item(root, self.node_size() as u64, nodes);
             let logged = self.log_of(TreeId::LOG);
             match logged.and_then(|mut log| log.replace(&key, &item.encode())) {
                 Ok(()) => {}
@@ -781,22 +786,22 @@ impl Engine {
     }
 }
 
-/// Root item of a subvolume's log tree.
-fn log_root_item(root: NodeRef, node_size: usize) -> RootItem {
+/// Root item of a subvolume's log tree. As in the kernel, it has no references,
+/// and its bytes do not count the first node.
+fn log_root_item(root: NodeRef, node_size: u64, nodes: u64) -> RootItem {
     RootItem {
         inode: InodeItem {
             generation: Generation(1),
             size: 3,
             nlink: 1,
-            nbytes: node_size as u64,
+            nbytes: node_size,
             mode: 0o040_755,
             ..InodeItem::default()
         },
         generation: root.generation,
         logical: root.logical,
         level: root.level,
-        refs: 1,
-        bytes_used: node_size as u64,
+        bytes_used: nodes.saturating_sub(1) * node_size,
         ..RootItem::default()
     }
 }

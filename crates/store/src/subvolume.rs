@@ -389,6 +389,7 @@ impl Engine {
     pub fn kill_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
         self.change_root_item(tree, |item| {
             item.refs = 0;
+            item.flags |= RootFlags::DEAD;
             item.drop_progress = None;
             item.drop_level = 0;
         })?;

@@ -5,6 +5,10 @@
 //!
 //! `BUTTERFS_SEEDS=first..last` runs other seeds, `BUTTERFS_TURNS` more turns.
 
+#[path = "round_trips/fields.rs"]
+mod fields;
+#[path = "round_trips/record.rs"]
+mod record;
 #[path = "round_trips/root_bytes.rs"]
 mod root_bytes;
 mod support;

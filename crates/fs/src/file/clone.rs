@@ -371,6 +371,7 @@ fn moved_part(extent: &extents::Found, part: &Part, step: &Range<u64>) -> Option
         start: own.start.wrapping_add(part.shift),
         ram_bytes: extent.ram_bytes,
         compression: extent.compression,
+        copied: Some(extent.generation),
         place: ExtentPlace {
             offset: place.offset + (own.start - extent.start),
             length: own.end - own.start,

@@ -3,6 +3,7 @@
 //! Owns finding, cutting and adding them, and the changes of references and
 //! `nbytes` that follow.
 
+use crate::compression_feature::note_compression;
 use crate::error::FsError;
 use crate::inode::InodeState;
 use crate::inode_fault::{ExtentFault, InodeFault};
@@ -317,6 +318,9 @@ pub(crate) struct NewExtent {
     pub ram_bytes: u64,
     /// Compression.
     pub compression: Option<Algorithm>,
+    /// Generation of the file extent of which this is a copy; `None` for what is
+    /// new. As in the kernel, a copy is as old as what it was made from.
+    pub copied: Option<Generation>,
     /// The part that the file has.
     pub place: ExtentPlace,
     /// Data or zeros.
@@ -344,7 +348,7 @@ pub(crate) fn insert(
         NewKind::Prealloc => FileExtentBody::Prealloc(new.place),
     };
     let item = FileExtent {
-        generation: engine.generation(),
+        generation: new.copied.unwrap_or(engine.generation()),
         ram_bytes: new.ram_bytes,
         compression: new.compression,
         encryption: 0,
@@ -352,6 +356,7 @@ pub(crate) fn insert(
         body,
     };
     butterfs_tree::insert(engine, id.tree, &key(id, new.start), &item.encode())?;
+    note_compression(engine, new.compression);
     engine.note_extents(id, new.start..new.start + new.place.length);
     if new.place.disk.get() != 0 {
         state.item.nbytes += new.place.length;
@@ -431,6 +436,7 @@ pub(crate) fn fill_holes(
             start: gap.start,
             ram_bytes: length,
             compression: None,
+            copied: None,
             place: ExtentPlace {
                 disk: butterfs_format::Logical(0),
                 disk_length: 0,
@@ -451,15 +457,18 @@ pub(crate) fn fill_prealloc(
     state: &mut InodeState,
     range: Range<u64>,
 ) -> Result<(), FsError> {
-    for extent in overlapping(engine, id, range.clone(), usize::MAX)? {
+    for mut extent in overlapping(engine, id, range.clone(), usize::MAX)? {
         let Body::Prealloc(place) = extent.body else {
             continue;
         };
+        // As in the kernel, what stays preallocated beside it is new too.
+        extent.generation = engine.generation();
         let part = range.start.max(extent.start)..range.end.min(extent.end());
         let new = NewExtent {
             start: part.start,
             ram_bytes: extent.ram_bytes,
             compression: None,
+            copied: None,
             place: ExtentPlace {
                 offset: place.offset + (part.start - extent.start),
                 length: part.end - part.start,

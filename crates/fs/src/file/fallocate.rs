@@ -262,6 +262,7 @@ impl Filesystem {
             start: range.start,
             ram_bytes: length,
             compression: None,
+            copied: None,
             place: ExtentPlace {
                 disk: Logical(disk.start),
                 disk_length: length,

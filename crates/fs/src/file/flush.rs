@@ -13,6 +13,7 @@ use super::outgoing::Sums;
 use super::output::{Output, Segment, Target, plain, segments};
 use super::read::with_scratch;
 use crate::Filesystem;
+use crate::compression_feature::note_compression;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::inode_state::FlushRight;
@@ -308,6 +309,7 @@ impl Filesystem {
                 body: FileExtentBody::Inline(&data),
             };
             butterfs_tree::insert(engine, id.tree, &extents::key(id, 0), &item.encode())?;
+            note_compression(engine, algorithm);
             engine.note_extents(id, 0..sector);
             state.item.nbytes += size;
             state.disk_size = size;
@@ -707,6 +709,7 @@ impl Filesystem {
                     start: output.start,
                     ram_bytes: output.length,
                     compression: output.compression,
+                    copied: None,
                     place: ExtentPlace {
                         disk: Logical(0),
                         disk_length: output.disk_length(),

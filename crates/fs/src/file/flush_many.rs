@@ -21,6 +21,7 @@ use super::outgoing::Sums;
 use super::output::{Output, Target, segments};
 use crate::Filesystem;
 use crate::change::Locked;
+use crate::compression_feature::note_compression;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, item_key};
 use crate::names::{S_IFMT, S_IFREG};
@@ -456,14 +457,19 @@ fn enter_group(
     let mut rest = outputs;
     for ((id, _), kept) in files.iter().zip(kept) {
         engine.note_inode(*id);
-        let Kept::Extents(count) = kept else {
-            engine.note_extents(*id, 0..sector);
-            continue;
+        let count = match kept {
+            Kept::Inline { compression, .. } => {
+                note_compression(engine, *compression);
+                engine.note_extents(*id, 0..sector);
+                continue;
+            }
+            Kept::Extents(count) => count,
         };
         let (own, others) = rest.split_at(*count);
         rest = others;
         for output in own {
             let place = place_of(output)?;
+            note_compression(engine, output.compression);
             engine.note_extents(*id, output.start..output.start + output.length);
             let extent = DataExtent {
                 logical: place.disk,

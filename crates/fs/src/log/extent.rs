@@ -5,6 +5,7 @@
 
 use super::items::Log;
 use super::verify::lies;
+use crate::compression_feature::note_compression;
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found, NewExtent, NewKind};
 use crate::inode::InodeState;
@@ -50,6 +51,7 @@ pub(super) fn replay(
     let (place, kind) = match &extent.body {
         Body::Inline(_) => {
             butterfs_tree::insert(engine, id.tree, &key, data)?;
+            note_compression(engine, extent.compression);
             state.item.nbytes += extent.ram_bytes;
             return entered(range, Vec::new());
         }
@@ -67,6 +69,7 @@ pub(super) fn replay(
         start: extent.start,
         ram_bytes: extent.ram_bytes,
         compression: extent.compression,
+        copied: Some(extent.generation),
         place,
         kind,
     };

@@ -73,8 +73,10 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         self.change_tree(tree, (2 * NODES_PER_PATH, Purpose::Shrink), |engine| {
+            // As in the kernel, the key of the root item.
+            let key = engine.tree_state(tree)?.item_key;
             let entry = DirEntry {
-                location: Key::new(tree.get(), ItemType::ROOT_ITEM, u64::MAX),
+                location: key.ok_or(FsError::NotFound)?,
                 generation: Generation(0),
                 name: DEFAULT,
                 data: &[],
