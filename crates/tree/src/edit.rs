@@ -4,10 +4,16 @@
 //! are nearly full on the way, so that a leaf can split into three without
 //! climbing. The path is kept between edits: keys that fall into the same leaf
 //! cost no descent.
+//!
+//! Between a split and a merge is a margin. A node is split when its items do not
+//! fit into one node, and two nodes are merged only if an eighth of the room
+//! stays free. So the two halves of a split are merged only after an eighth of a
+//! node was removed from them, and a merged node is split only after an eighth
+//! was added.
 
 use crate::error::TreeError;
 use crate::node::Node;
-use crate::{NodeSink, NodeSource};
+use crate::{NodeSink, NodeSource, Packing};
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, LEVEL_MAX};
 use butterfs_format::{Key, NodeRef, TreeId};
 use std::ops::{Range, RangeInclusive};
@@ -38,6 +44,11 @@ pub fn load_child<S: NodeSource>(
 
 /// Room for this many pointers is kept in every branch on an insert's path.
 const SPARE_POINTERS: usize = 2;
+
+/// Bytes that are left free in a node that two others were merged into.
+const fn margin(room: usize) -> usize {
+    room / 8
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Step {
@@ -83,6 +94,20 @@ impl<'s, S: NodeSink> Editor<'s, S> {
     /// The trees as they are now, to read.
     pub const fn source(&self) -> &S {
         self.sink
+    }
+
+    /// What is edited, to change what is no node of the tree.
+    pub const fn sink(&mut self) -> &mut S {
+        self.sink
+    }
+
+    /// Makes the leaf writable that has `key` or would get it, and the nodes
+    /// above it.
+    ///
+    /// # Errors
+    /// Reading, no space.
+    pub fn touch(&mut self, key: &Key) -> Result<(), TreeError> {
+        self.position(key, Intent::Change)
     }
 
     /// Inserts an item.
@@ -351,7 +376,8 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         let right = self.sink.create(self.tree, child.level)?;
         let from = self.sink.node(child)?;
         let count = from.len();
-        let ascending = from.last_key().is_some_and(|last| last <= *key);
+        let ascending = self.sink.packing() == Packing::Dense
+            && from.last_key().is_some_and(|last| last <= *key);
         let middle = if ascending {
             count - count / 8
         } else {
@@ -392,7 +418,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         } = self.path[self.path.len() - 2];
         let from = self.sink.node(leaf)?;
         let count = from.len();
-        let plan = plan_split(&from, slot, key, size);
+        let plan = plan_split(&from, slot, (key, size), self.sink.packing());
         let right = self.sink.create(self.tree, 0)?;
         let right_items = match plan {
             Split::At { position, .. } => position..count,
@@ -450,7 +476,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
             self.fix_first_key(self.path.len() - 1)?;
         }
         let node = self.sink.node(leaf)?;
-        if node.used_bytes() < (node.bytes().len() - HEADER_SIZE) / 3 {
+        if holds_little(&node, self.sink.packing()) {
             drop(node);
             let result = self.shrink();
             self.path.clear();
@@ -466,18 +492,18 @@ impl<'s, S: NodeSink> Editor<'s, S> {
             let Step { node: current, .. } = self.path[depth];
             let Step { node: parent, slot } = self.path[depth - 1];
             let node = self.sink.node(current)?;
+            if !holds_little(&node, self.sink.packing()) {
+                return Ok(());
+            }
             let room = node.bytes().len() - HEADER_SIZE;
-            let (empty, used) = (node.is_empty(), node.used_bytes());
+            let most = (room - margin(room)).saturating_sub(node.used_bytes());
+            let empty = node.is_empty();
             drop(node);
             if empty {
                 self.drop_child(depth - 1, slot)?;
                 self.sink.release(self.tree, current)?;
-            } else if used < room / 3 {
-                if !self.merge(depth, parent, slot, room - used)? {
-                    return Ok(());
-                }
-            } else {
-                return Ok(());
+            } else if !self.merge(depth, parent, slot, most)? {
+                break;
             }
         }
         self.lower_root()
@@ -496,13 +522,13 @@ impl<'s, S: NodeSink> Editor<'s, S> {
     }
 
     /// Merges the path's node at `depth` with a neighbour that uses at most
-    /// `room` bytes. False if no such neighbour can be read.
+    /// `most` bytes. False if no such neighbour can be read.
     fn merge(
         &mut self,
         depth: usize,
         parent: NodeRef,
         slot: usize,
-        room: usize,
+        most: usize,
     ) -> Result<bool, TreeError> {
         let current = self.path[depth].node;
         let siblings = self.sink.node(parent)?.len();
@@ -522,7 +548,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
                 Err(TreeError::Corrupt { .. } | TreeError::Store(_)) => continue,
                 Err(error) => return Err(error),
             };
-            if sibling.used_bytes() > room {
+            if sibling.used_bytes() > most {
                 continue;
             }
             let old = sibling.reference();
@@ -563,10 +589,15 @@ impl<'s, S: NodeSink> Editor<'s, S> {
 
     /// Drops root branches with one pointer; an empty one becomes a leaf.
     fn lower_root(&mut self) -> Result<(), TreeError> {
+        let needed = match self.sink.packing() {
+            Packing::Dense => 2,
+            // A root with one pointer stays.
+            Packing::Lasting => 1,
+        };
         loop {
             let root = self.sink.root(self.tree)?;
             let node = self.sink.node(root)?;
-            if node.is_leaf() || node.len() > 1 {
+            if node.is_leaf() || node.len() >= needed {
                 return Ok(());
             }
             let child = node.first_key().map(|_| node.child(0));
@@ -601,16 +632,25 @@ fn continues(leaf: &Node, slot: usize, key: &Key) -> bool {
     step <= 1 && leaf.key(slot).objectid - key.objectid > step
 }
 
+/// Whether `node` is to be merged, or dropped if it is empty.
+fn holds_little(node: &Node, packing: Packing) -> bool {
+    match packing {
+        Packing::Dense => node.used_bytes() < (node.bytes().len() - HEADER_SIZE) / 3,
+        Packing::Lasting => node.is_empty(),
+    }
+}
+
 /// Where to split `leaf` so that an item of `size` bytes fits in `slot`, where
 /// `key` belongs.
-fn plan_split(leaf: &Node, slot: usize, key: &Key, size: usize) -> Split {
+fn plan_split(leaf: &Node, slot: usize, (key, size): (&Key, usize), packing: Packing) -> Split {
     let count = leaf.len();
-    if slot == count {
+    let behind = Split::At {
+        position: count,
+        left: false,
+    };
+    if slot == count && packing == Packing::Dense {
         // Ascending keys fill leaves to the end.
-        return Split::At {
-            position: count,
-            left: false,
-        };
+        return behind;
     }
     let room = leaf.bytes().len() - HEADER_SIZE;
     let total = leaf.used_bytes();
@@ -621,7 +661,8 @@ fn plan_split(leaf: &Node, slot: usize, key: &Key, size: usize) -> Split {
     });
     // If less lies before it, items are being added to many objects in turn,
     // and each split would leave a leaf with little in it.
-    if continues(leaf, slot, key) && left_used >= total / 2 {
+    let dense = packing == Packing::Dense;
+    if dense && continues(leaf, slot, key) && left_used >= total / 2 {
         // More such items will come. They then fill leaves of their own, so
         // threads that add to different objects do not meet in one leaf.
         for (used, left) in [(left_used, true), (total - left_used, false)] {
@@ -658,6 +699,7 @@ fn plan_split(leaf: &Node, slot: usize, key: &Key, size: usize) -> Split {
     }
     match best {
         Some((_, position, left)) => Split::At { position, left },
+        None if slot == count => behind,
         None => Split::Alone,
     }
 }

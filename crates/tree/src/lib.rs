@@ -59,8 +59,26 @@ pub trait NodeSource {
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError>;
 }
 
+/// How an editor fills the nodes of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// Ascending keys fill leaves to the end, and nodes that hold little are
+    /// merged.
+    #[default]
+    Dense,
+    /// Full nodes are split in the middle, and nodes are not merged. Only an
+    /// empty node is given up. So a change of items seldom makes or frees a node,
+    /// and never both in turn.
+    Lasting,
+}
+
 /// Makes nodes writable, creates nodes and frees them.
 pub trait NodeSink: NodeSource {
+    /// How nodes are to be filled now.
+    fn packing(&self) -> Packing {
+        Packing::Dense
+    }
+
     /// Copies `node` of `tree` unless it is writable already, and returns where
     /// the writable one is. The caller replaces the pointer to it.
     ///

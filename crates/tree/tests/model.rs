@@ -1,8 +1,11 @@
 //! Compares the tree with `BTreeMap`, at the smallest nodes, with shared roots.
 
+#[path = "model/own_records.rs"]
+mod own_records;
+
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
-    Comparison, Cursor, Editor, Node, NodeSink, NodeSource, NodeStamp, TreeError, find,
+    Comparison, Cursor, Editor, Node, NodeSink, NodeSource, NodeStamp, Packing, TreeError, find,
 };
 use proptest::prelude::*;
 use std::cell::Cell;
@@ -20,6 +23,7 @@ struct Memory {
     generation: Generation,
     next: u64,
     stamp: NodeStamp,
+    packing: Packing,
     /// Nodes that were asked for.
     reads: Cell<usize>,
 }
@@ -42,6 +46,7 @@ impl Memory {
             generation: Generation(1),
             next: (1 << 20) + NODE_SIZE as u64,
             stamp,
+            packing: Packing::Dense,
             reads: Cell::new(0),
         }
     }
@@ -81,6 +86,10 @@ impl NodeSource for Memory {
 }
 
 impl NodeSink for Memory {
+    fn packing(&self) -> Packing {
+        self.packing
+    }
+
     fn make_writable(&mut self, tree: TreeId, node: NodeRef) -> Result<NodeRef, TreeError> {
         if node.generation == self.generation {
             return Ok(node);
@@ -123,6 +132,7 @@ enum Op {
     Remove(u16),
     Rekey(u16, u16),
     RemoveRange(u16, u16),
+    Pack(Packing),
     Commit,
 }
 
@@ -135,6 +145,8 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0_u16..3000).prop_map(Op::Remove),
         3 => (0_u16..3000, 0_u16..3000).prop_map(|(k, n)| Op::Rekey(k, n)),
         1 => (0_u16..3000, 0_u16..600).prop_map(|(k, n)| Op::RemoveRange(k, n)),
+        1 => Just(Op::Pack(Packing::Dense)),
+        1 => Just(Op::Pack(Packing::Lasting)),
         1 => Just(Op::Commit),
     ]
 }
@@ -243,6 +255,7 @@ fn apply(editor: &mut Editor<'_, Memory>, model: &mut BTreeMap<Key, Vec<u8>>, op
             model.retain(|key, _| !range.contains(key));
             assert_eq!(editor.remove_range(range).unwrap(), before - model.len());
         }
+        Op::Pack(packing) => editor.sink().packing = packing,
         Op::Commit => unreachable!("handled by the caller"),
     }
 }
@@ -304,6 +317,11 @@ proptest! {
 
 #[test]
 fn ascending_inserts_fill_leaves_and_all_can_go() {
+    fill_and_empty(Packing::Dense);
+    fill_and_empty(Packing::Lasting);
+}
+
+fn fill_and_empty(removing: Packing) {
     let mut tree = Memory::new();
     let mut editor = Editor::new(&mut tree, TREE);
     for n in 0..100_000_u64 {
@@ -313,6 +331,7 @@ fn ascending_inserts_fill_leaves_and_all_can_go() {
     }
     let per_leaf = (NODE_SIZE - 101) / 85;
     assert!(tree.nodes.len() < 100_000 / per_leaf * 105 / 100 + 50);
+    tree.packing = removing;
     let mut editor = Editor::new(&mut tree, TREE);
     for n in (0..100_000).rev() {
         assert!(
