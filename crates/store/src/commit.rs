@@ -1,7 +1,7 @@
 //! From a running generation to a published one.
 //!
-//! Owns the fixed point (a commit changes what it records), the freezing of a
-//! generation and the superblock's content. Order on the device is kept by
+//! Owns the freezing of a generation and the superblock's content. `record_all`
+//! brings everything into the trees. Order on the device is kept by
 //! [`crate::Store::commit`].
 
 use crate::engine::Engine;
@@ -18,10 +18,6 @@ use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Editor, Node};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// The fixed point is reached within this many rounds, or something is wrong.
-/// Each round touches only nodes that earlier rounds did not copy.
-const ROUNDS_MAX: usize = 64;
 
 /// Larger nodes are a feature: old kernels have pages of this size, and none of
 /// their nodes is larger than a page.
@@ -80,26 +76,7 @@ impl Engine {
         self.write_device_stats()?;
         self.remove_empty_groups()?;
         self.apply_checksums()?;
-        let mut settled = false;
-        for _ in 0..ROUNDS_MAX {
-            self.enter_new_groups()?;
-            if !self.pending.refs.is_empty() {
-                self.apply_pending(usize::MAX)?;
-                continue;
-            }
-            self.write_root_items(now)?;
-            self.write_group_items()?;
-            let new_groups = self.allocation.groups.first_new().is_some();
-            if self.pending.refs.is_empty() && !new_groups && !self.allocation.groups.has_dirty() {
-                settled = true;
-                break;
-            }
-        }
-        if !settled {
-            return Err(StoreError::Internal(
-                "a commit did not reach its fixed point",
-            ));
-        }
+        self.record_all(now)?;
         if self.root_now(TreeId::ROOT).generation != self.generation {
             // Nobody could open a volume whose superblock names such a root.
             let reason = "a superblock would name a root tree of another generation";
@@ -119,7 +96,8 @@ impl Engine {
         Ok(())
     }
 
-    fn write_root_items(&mut self, now: Timespec) -> Result<(), StoreError> {
+    /// Brings the root items of changed trees up to date.
+    pub(crate) fn write_root_items(&mut self, now: Timespec) -> Result<(), StoreError> {
         let generation = self.generation;
         let changed: Vec<(TreeId, TreeState)> = self
             .forest
@@ -164,7 +142,8 @@ impl Engine {
         }
     }
 
-    fn write_group_items(&mut self) -> Result<(), StoreError> {
+    /// Brings the items of changed block groups up to date.
+    pub(crate) fn write_group_items(&mut self) -> Result<(), StoreError> {
         let tree = self.group_tree();
         let mut items: Vec<(Key, BlockGroupItem)> = Vec::new();
         for start in self.allocation.groups.dirty() {

@@ -62,7 +62,7 @@ impl Engine {
         }
         self.enter_new_groups()?;
         let more = self.has_more_than(PIECE);
-        self.apply_pending(PIECE)?;
+        self.apply_pending(if more { PIECE } else { usize::MAX })?;
         if !more {
             // All data extents are in the extent tree. So no extent whose
             // checksums go into their tree can vanish unnoticed.

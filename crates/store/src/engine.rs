@@ -18,6 +18,7 @@ use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::groups::Quotas;
 use crate::rescue::{NodesPassedOver, OnFault, Rescue};
+use crate::rounds::Rounds;
 use crate::space::block_group::BlockGroup;
 use crate::tree_bytes::Counted;
 use crate::trees::TreeState;
@@ -27,8 +28,8 @@ use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{LABEL_SIZE, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
-    Cursor, Expected, Headers, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError,
-    VolumeIdentity,
+    Cursor, Expected, Headers, Node, NodeFault, NodeSink, NodeSource, NodeStamp, Packing,
+    TreeError, VolumeIdentity,
 };
 use butterfs_volume::LogicalSpace;
 use crossbeam_utils::CachePadded;
@@ -65,6 +66,8 @@ pub struct Engine {
     pub(crate) acknowledged: Acknowledged,
     /// Quota groups, where quotas are on.
     pub(crate) quotas: Option<Quotas>,
+    /// The rounds of commits.
+    pub(crate) rounds: Rounds,
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
     /// How often that was done by changes that were made beside others.
@@ -423,6 +426,10 @@ impl NodeSource for Engine {
 }
 
 impl NodeSink for Engine {
+    fn packing(&self) -> Packing {
+        self.rounds.packing
+    }
+
     fn make_writable(&mut self, tree: TreeId, node: NodeRef) -> Result<NodeRef, TreeError> {
         inject::point()?;
         if self.is_writable(node) {

@@ -56,12 +56,14 @@ mod pending_checksums;
 mod publication;
 mod publish;
 mod quota;
+mod record_all;
 mod relocate;
 mod remove_device;
 mod replace;
 mod rescue;
 mod reserve;
 mod resize;
+mod rounds;
 mod scrub;
 mod space;
 mod store;
@@ -117,6 +119,7 @@ pub use replace::{GroupCopied, Replacement};
 pub use rescue::{OnFault, Rescue};
 pub use reserve::{KindStanding, Promisable, Purpose, SpaceStanding};
 pub use resize::DeviceEnd;
+pub use rounds::CommitRounds;
 pub use scrub::{
     HolderAt, Repair, STEP_BYTES_MAX as SCRUB_STEP_MAX, ScrubCounts, ScrubFault, ScrubOutcome,
     ScrubStep, ScrubStretch, ScrubbedKind,

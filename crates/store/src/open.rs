@@ -14,6 +14,7 @@ use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::groups::Quotas;
 use crate::rescue::{NodesPassedOver, OnFault, Rescue};
+use crate::rounds::Rounds;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
@@ -447,6 +448,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         kept_trees: FxHashMap::default(),
         acknowledged: crate::acknowledged::Acknowledged::default(),
         quotas: None,
+        rounds: Rounds::default(),
         edits: 0,
         edits_beside: CachePadded::default(),
         space,

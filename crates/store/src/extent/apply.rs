@@ -44,10 +44,11 @@ struct Context {
 }
 
 impl Engine {
-    /// Applies the pending changes of at most this many extents. Doing so
-    /// changes nodes, so there may be new pending changes afterwards.
+    /// Applies the pending changes of extents, ascending by address, up to about
+    /// `most` references. Doing so changes nodes, so there may be new pending
+    /// changes afterwards. Those that come at addresses further on are applied
+    /// too. A node that comes and goes before its turn never gets a record.
     pub(crate) fn apply_pending(&mut self, most: usize) -> Result<(), StoreError> {
-        let batch = self.pending.refs.take(most);
         let context = Context {
             generation: self.generation,
             skinny: self.publication.superblock.has_skinny_metadata(),
@@ -56,10 +57,32 @@ impl Engine {
         };
         let mut effects = Effects::default();
         let mut editor = Editor::new(self, TreeId::EXTENT);
-        for (logical, extent) in &batch {
-            apply_extent(&mut editor, &context, *logical, extent, &mut effects)?;
+        let (mut at, mut applied) = (Logical(0), 0);
+        while applied < most
+            && let Some((logical, extent)) = editor.sink().take_pending(at)
+        {
+            apply_extent(&mut editor, &context, logical, &extent, &mut effects)?;
+            // Some change nothing but a flag.
+            applied += extent.changes.len().max(1);
+            at = Logical(logical.get() + 1);
         }
         self.account(&effects)
+    }
+
+    /// Takes the first pending changes at `from` or behind it. Those of extents in
+    /// new block groups wait for the groups' items.
+    fn take_pending(&mut self, mut from: Logical) -> Option<(Logical, PendingExtent)> {
+        loop {
+            let logical = self.pending.refs.next(from)?;
+            let group = match self.allocation.groups.first_new() {
+                Some(_) => self.allocation.groups.containing(logical),
+                None => None,
+            };
+            match group.filter(|group| group.is_new()) {
+                Some(group) => from = Logical(group.end()),
+                None => return Some((logical, self.pending.refs.take(logical)?)),
+            }
+        }
     }
 
     fn account(&mut self, effects: &Effects) -> Result<(), StoreError> {

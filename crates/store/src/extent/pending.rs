@@ -166,6 +166,8 @@ pub struct PendingRefs {
     /// Old extents whose changes came to nothing; `None` while these are not
     /// remembered.
     netted: Option<BTreeMap<Logical, NettedExtent>>,
+    /// Extents whose changes began lately; `None` while these are not noted.
+    arrivals: Option<Vec<Logical>>,
 }
 
 /// An extent that has the references of the last commit again. Which subvolumes
@@ -213,6 +215,9 @@ impl PendingRefs {
                 ItemFault::FreeButUsed,
             ));
         };
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.push(logical);
+        }
         vacant.insert(PendingExtent {
             length,
             kind,
@@ -283,6 +288,9 @@ impl PendingRefs {
     }
 
     fn entry(&mut self, logical: Logical, length: u64, kind: ExtentKind) -> &mut PendingExtent {
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.push(logical);
+        }
         self.extents.entry(logical).or_insert(PendingExtent {
             length,
             kind,
@@ -350,26 +358,35 @@ impl PendingRefs {
             .map(|(logical, extent)| logical.get()..logical.get() + extent.length)
     }
 
-    /// Takes the pending changes of whole extents, about the first `most`
-    /// references, ascending by address.
-    pub fn take(&mut self, most: usize) -> BTreeMap<Logical, PendingExtent> {
-        if most >= self.references && most >= self.extents.len() {
-            self.references = 0;
-            return std::mem::take(&mut self.extents);
-        }
-        let (mut taken, mut references, mut rest) = (0, 0, None);
-        for (logical, extent) in &self.extents {
-            if taken >= most {
-                rest = Some(*logical);
-                break;
-            }
-            references += extent.changes.len();
-            // Some change nothing but a flag.
-            taken += extent.changes.len().max(1);
-        }
-        let rest = rest.map_or_else(BTreeMap::new, |first| self.extents.split_off(&first));
-        self.references -= references;
-        std::mem::replace(&mut self.extents, rest)
+    /// From now on, notes the extents whose changes begin, until
+    /// [`PendingRefs::ignore_arrivals`].
+    pub fn note_arrivals(&mut self) {
+        self.arrivals.get_or_insert_default();
+    }
+
+    /// Ends what [`PendingRefs::note_arrivals`] began.
+    pub fn ignore_arrivals(&mut self) {
+        self.arrivals = None;
+    }
+
+    /// The extents that were noted since the last call, ascending.
+    pub fn take_arrivals(&mut self) -> Vec<Logical> {
+        let mut arrivals = self.arrivals.as_mut().map_or_else(Vec::new, std::mem::take);
+        arrivals.sort_unstable();
+        arrivals.dedup();
+        arrivals
+    }
+
+    /// Address of the first extent with changes, at `from` or behind it.
+    pub fn next(&self, from: Logical) -> Option<Logical> {
+        self.extents.range(from..).next().map(|(at, _)| *at)
+    }
+
+    /// Takes the pending changes of one extent.
+    pub fn take(&mut self, logical: Logical) -> Option<PendingExtent> {
+        let extent = self.extents.remove(&logical)?;
+        self.references -= extent.changes.len();
+        Some(extent)
     }
 }
 
@@ -434,12 +451,8 @@ mod tests {
             }
         }
         let mut taken = 0;
-        while !pending.is_empty() {
-            let piece = pending.take(10);
-            taken += piece
-                .values()
-                .map(|extent| extent.changes.len())
-                .sum::<usize>();
+        while let Some(extent) = pending.next(Logical(0)).and_then(|at| pending.take(at)) {
+            taken += extent.changes.len();
         }
         assert_eq!((taken, pending.references()), (expected.len(), 0));
     }

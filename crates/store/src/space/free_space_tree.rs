@@ -316,6 +316,24 @@ pub fn apply<S: NodeSink>(
     Ok(())
 }
 
+/// Makes all nodes writable that [`apply`] changes for `range`.
+///
+/// # Errors
+/// Reading, no space.
+pub fn touch<S: NodeSink>(
+    sink: &mut S,
+    group: &GroupSpan,
+    range: &Range<u64>,
+) -> Result<(), StoreError> {
+    let mut editor = Editor::new(sink, TreeId::FREE_SPACE);
+    editor.touch(&group.info_key())?;
+    for at in [range.start, range.end] {
+        // What ends or begins there lies before such a key.
+        editor.touch(&Key::new(at, ItemType::FREE_SPACE_BITMAP, u64::MAX))?;
+    }
+    Ok(())
+}
+
 /// The free extent that begins at or before `at`, inside `group`.
 fn extent_before<S: NodeSource>(
     source: &S,

@@ -4,6 +4,7 @@ mod allocate;
 pub mod block_group;
 pub mod block_groups;
 pub mod free_space_tree;
+pub mod gap;
 pub mod kind;
 pub mod ranges;
 mod remake;

@@ -50,6 +50,12 @@ impl RangeSet {
             .filter(|range| !range.is_empty())
     }
 
+    /// The greatest range.
+    pub fn greatest_range(&self) -> Option<Range<u64>> {
+        let (length, start) = *self.by_length.last()?;
+        Some(start..start + length)
+    }
+
     /// Length of the greatest range.
     pub fn greatest(&self) -> u64 {
         self.by_length.last().map_or(0, |(length, _)| *length)
