@@ -558,7 +558,8 @@ fn open_store(
             }
             | StoreError::Inconsistent(
                 SpaceFault::VolumeSize { .. } | SpaceFault::DeviceSize { .. },
-            )),
+            )
+            | StoreError::OlderCopy(_)),
         ) => {
             tracing::warn!("the fsync log is not shown: {error}");
         }

@@ -7,6 +7,8 @@ mod common;
 mod free_space;
 #[path = "bad_images/members.rs"]
 mod members;
+#[path = "bad_images/mirrors.rs"]
+mod mirrors;
 #[path = "bad_images/space.rs"]
 mod space;
 #[path = "bad_images/unfinished.rs"]

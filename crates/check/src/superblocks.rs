@@ -79,10 +79,15 @@ fn member(
         copy.as_ref().ok().filter(|_| fits)
     });
     // Writers write the primary copy first. If it is bad, the newest other copy
-    // is used.
+    // is used. If it is more than a commit older than another copy, it was put
+    // back, or the device lost writes.
     let primary = copies.first().and_then(|(_, copy)| copy.as_ref().ok());
     let chosen = match (primary, wanted) {
-        (Some(primary), None) => Some(primary),
+        (Some(primary), None) => {
+            let good = copies.iter().filter_map(|(_, copy)| copy.as_ref().ok());
+            let newer = good.filter(|copy| is_much_newer(copy, primary));
+            newer.max_by_key(|copy| copy.generation).or(Some(primary))
+        }
         _ => good.max_by_key(|copy| copy.generation),
     };
     let Some(chosen) = chosen.cloned() else {
@@ -113,6 +118,21 @@ fn member(
         device,
         superblock: chosen,
     })
+}
+
+/// Whether a copy is of the same device as the primary one, and newer by more
+/// than the commit that a crash of the kernel may leave in it alone.
+fn is_much_newer(copy: &Superblock, primary: &Superblock) -> bool {
+    let ahead = copy
+        .generation
+        .get()
+        .saturating_sub(primary.generation.get());
+    let end = copy.own_offset.saturating_add(size()).get();
+    ahead > 1
+        && !primary.flags.intersects(METADUMP)
+        && copy.fsid == primary.fsid
+        && copy.device.uuid == primary.device.uuid
+        && end <= primary.device.total_bytes
 }
 
 fn compare(

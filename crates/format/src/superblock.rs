@@ -368,6 +368,16 @@ impl Superblock {
         own
     }
 
+    /// Whether two copies are of one commit and one fsync log. Where each lies,
+    /// and its device's item, are not compared.
+    #[must_use]
+    pub fn names_the_same(&self, other: &Self) -> bool {
+        let mut own = self.on_device(&other.device);
+        own.own_offset = other.own_offset;
+        own.raw.clone_from(&other.raw);
+        own == *other
+    }
+
     /// A superblock with zeros in all fields that are not given.
     #[must_use]
     pub fn blank(fsid: UuidBytes, checksum_type: ChecksumType) -> Self {

@@ -48,10 +48,21 @@ pub(crate) fn write_superblocks(
     items: &DeviceItems,
     copies: Copies,
 ) -> Result<(), StoreError> {
-    let wanted = match copies {
-        Copies::Primary => &superblock::COPIES[..1],
-        Copies::Mirrors => &superblock::COPIES[1..],
+    let is_wanted = |_, offset| match copies {
+        Copies::Primary => offset == superblock::COPIES[0],
+        Copies::Mirrors => offset != superblock::COPIES[0],
     };
+    write_superblocks_at(space, superblock, items, &is_wanted)
+}
+
+/// [`write_superblocks`] for the copies that `is_wanted` names by their device
+/// and offset.
+pub(crate) fn write_superblocks_at(
+    space: &LogicalSpace,
+    superblock: &Superblock,
+    items: &DeviceItems,
+    is_wanted: &dyn Fn(DeviceId, DeviceOffset) -> bool,
+) -> Result<(), StoreError> {
     for (id, device) in space.own_devices() {
         let other;
         let own = match items.get(&id) {
@@ -63,10 +74,11 @@ pub(crate) fn write_superblocks(
             // It is just being removed.
             None => continue,
         };
-        let has_room = |offset: &&DeviceOffset| has_room(&*device, &own.device, **offset);
-        let offsets = wanted.iter().filter(has_room);
-        for offset in offsets {
-            space.write_superblock(id, *offset, &own.encode(*offset), own.device.total_bytes)?;
+        let is_written = |offset: &DeviceOffset| {
+            is_wanted(id, *offset) && has_room(&*device, &own.device, *offset)
+        };
+        for offset in superblock::COPIES.into_iter().filter(is_written) {
+            space.write_superblock(id, offset, &own.encode(offset), own.device.total_bytes)?;
         }
     }
     Ok(())

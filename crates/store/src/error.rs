@@ -4,6 +4,7 @@ use crate::exclusive_kind::ExclusiveKind;
 use crate::item_fault::ItemFault;
 use crate::membership_fault::MembershipFault;
 use crate::open::member_fault::MemberFault;
+use crate::open::older_copy::OlderCopy;
 use crate::open::space_fault::SpaceFault;
 use crate::quota::fault::QuotaError;
 use crate::tune_fault::TuneFault;
@@ -35,6 +36,9 @@ pub enum StoreError {
         /// What each copy lacked.
         reason: String,
     },
+    /// Only an older copy of the superblock is whole.
+    #[error(transparent)]
+    OlderCopy(#[from] OlderCopy),
     /// The devices that were given are not those of one volume.
     #[error(transparent)]
     Members(#[from] MemberFault),
@@ -161,6 +165,7 @@ impl StoreError {
                 | Self::CorruptItem { .. }
                 | Self::Inconsistent(_)
                 | Self::PassableDamage(_)
+                | Self::OlderCopy(OlderCopy::Overwritten { .. })
         )
     }
 }

@@ -29,6 +29,7 @@ mod drop_tree;
 mod early;
 mod engine;
 mod engine_lock;
+mod equal_copies;
 mod error;
 mod exclusive;
 mod exclusive_kind;
@@ -102,6 +103,7 @@ pub use lost_refs::DataOwner;
 pub use membership_fault::MembershipFault;
 pub use missing::Tries;
 pub use open::member_fault::MemberFault;
+pub use open::older_copy::OlderCopy;
 pub use open::options::{
     Degraded, FreeSpace, LogPolicy, OnReplacement, OnShortDevice, OpenOptions, Roots, States,
 };

@@ -30,11 +30,13 @@ use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, ReadAs, row_leng
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 pub mod member_fault;
 mod members;
+pub mod older_copy;
 mod one_history;
 pub mod options;
 mod renew;
@@ -47,6 +49,7 @@ mod verify;
 
 use members::Members;
 use options::{FreeSpace, OnReplacement, OpenOptions, Roots, States};
+use superblocks::Preferred;
 
 /// Bytes of nodes that a view keeps.
 const VIEW_CACHE: usize = 32 << 20;
@@ -70,12 +73,7 @@ impl Store {
         devices: Vec<Arc<dyn BlockDevice>>,
         options: &OpenOptions,
     ) -> Result<Self, StoreError> {
-        let mut members = Members::read(devices, options.states)?;
-        let superblock = &members.superblock().clone();
-        check_features(superblock, options)?;
-        let copies_differ = !members.copies_agree();
-        let mut engine = load_engine(&mut members, superblock, options)
-            .map_err(|error| cut_short(&members, superblock, error))?;
+        let (mut members, mut engine) = load_members(&devices, options)?;
         // A tree that is not valid (the kernel was making it) is made anew too.
         if options.free_space == FreeSpace::Remade || engine.allocation.remakes_free_space {
             engine.begin_remake(options.access)?;
@@ -91,10 +89,6 @@ impl Store {
         {
             tracing::warn!(%error, "leftovers in the free-space tree are not looked for");
         }
-        // A crash tore a copy, or the copy rotted. The next commit writes all
-        // copies anew.
-        engine.publication.superblock_changed |= copies_differ;
-        engine.publication.primary_damaged = members.is_damaged();
         if options.access == Access::ReadWrite {
             engine.cancel_interrupted_replacement()?;
         }
@@ -103,6 +97,9 @@ impl Store {
         let behind = members.one_behind();
         if options.access == Access::ReadWrite && !behind.is_empty() {
             store.renew(&behind)?;
+        }
+        if options.access == Access::ReadWrite {
+            store.make_copies_equal(&members.chosen_copies())?;
         }
         Ok(store)
     }
@@ -119,6 +116,67 @@ impl Store {
         }
         Ok(())
     }
+}
+
+/// Reads the superblocks of `devices`, and loads the trees that they name.
+fn load_members(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &OpenOptions,
+) -> Result<(Members, Engine), StoreError> {
+    let mut members = Members::read(devices.to_vec(), options.states, Preferred::Primary)?;
+    let error = match load_verified(&mut members, devices, options) {
+        Ok(engine) => return Ok((members, engine)),
+        Err(error) => error,
+    };
+    if !error.is_damage() || !members.has_newer_mirror() {
+        return Err(error);
+    }
+    // The primary copy is older than a mirror, and what it names is gone.
+    let mut newest = Members::read(devices.to_vec(), options.states, Preferred::Newest)?;
+    match load_verified(&mut newest, devices, options) {
+        Ok(engine) => Ok((newest, engine)),
+        Err(_) => Err(error),
+    }
+}
+
+/// Loads the trees. A mirror is verified first if the volume is to be changed.
+fn load_verified(
+    members: &mut Members,
+    devices: &[Arc<dyn BlockDevice>],
+    options: &OpenOptions,
+) -> Result<Engine, StoreError> {
+    let superblock = &members.superblock().clone();
+    check_features(superblock, options)?;
+    if options.access == Access::ReadWrite && members.speaks_by_mirror() {
+        verify_mirror(members, devices.to_vec(), options)?;
+    }
+    load_engine(members, superblock, options)
+        .map_err(|error| members.explain(cut_short(members, superblock, error)))
+}
+
+/// Errors unless every node is there that a mirror of the superblock names.
+/// Nobody knows how old it is: a volume that went on after it has reused the
+/// space of some.
+fn verify_mirror(
+    members: &Members,
+    devices: Vec<Arc<dyn BlockDevice>>,
+    options: &OpenOptions,
+) -> Result<(), StoreError> {
+    if options.roots == Roots::Last {
+        members.verify_age_of_mirror()?;
+    }
+    tracing::warn!(
+        "all nodes are read before the volume is changed, because a mirror of the superblock is used"
+    );
+    let reading = OpenOptions {
+        access: Access::ReadOnly,
+        ..options.clone()
+    };
+    let store = Store::open_all(devices, &reading)?;
+    store
+        .read_all_nodes(&mut |_| ControlFlow::Continue(()))
+        .map_err(|error| members.explain(error))?;
+    Ok(())
 }
 
 /// The volume whose trees an engine has.

@@ -39,9 +39,6 @@ pub(crate) struct Publication {
     pub(crate) log_waits: bool,
     /// Error counters as the device tree has them.
     pub(crate) stats: StatsOfDevices,
-    /// The primary superblock was damaged when the volume was opened, and is not
-    /// written yet.
-    pub(crate) primary_damaged: bool,
 }
 
 impl Publication {
@@ -62,7 +59,6 @@ impl Publication {
             log_writing: LogSpace::default(),
             log_waits: superblock.log_root.get() != 0,
             stats: StatsOfDevices::default(),
-            primary_damaged: false,
             superblock,
         }
     }

@@ -187,40 +187,19 @@ impl Store {
         Ok(prepared.generation)
     }
 
-    /// Writes the last commit over a torn primary superblock before the next
-    /// superblock goes there. The torn one may have had the generation that is
-    /// written next. If that write were torn too, the two parts could make a
-    /// valid superblock that names the blocks of the other.
-    fn restore_primary(&self) -> Result<(), StoreError> {
-        let (damaged, durable, items) = {
-            let engine = self.engine.read();
-            let items = Arc::clone(&engine.publication.durable_devices);
-            (
-                engine.publication.primary_damaged,
-                engine.publication.durable.clone(),
-                items,
-            )
-        };
-        if damaged {
-            self.write_copies(&durable, &items, Copies::Primary)?;
-            self.flush()?;
-            self.change().publication.primary_damaged = false;
-        }
-        Ok(())
-    }
-
     /// Makes everything written so far durable and then the superblock of a
     /// new generation.
     ///
     /// A torn write of the primary copy leaves only the mirrors. So the mirrors
-    /// must have all that was promised before that write, the fsync log too.
+    /// must have all that was promised before that write, the fsync log too. They
+    /// have the last commit since it was made, or since the volume was opened
+    /// ([`crate::equal_copies`]).
     fn write_superblock(
         &self,
         superblock: &Superblock,
         items: &DeviceItems,
         between: Between<'_>,
     ) -> Result<(), StoreError> {
-        self.restore_primary()?;
         let (durable, before) = {
             let engine = self.engine.read();
             (
@@ -315,7 +294,6 @@ impl Store {
 
     fn publish_log(&self, prepared: log::PreparedLog) -> Result<(), StoreError> {
         self.write_nodes(&prepared.nodes)?;
-        self.restore_primary()?;
         self.flush()?;
         if self.falling_out.is_recent(&self.space) {
             // The device that fell out lacks these blocks. In their place it

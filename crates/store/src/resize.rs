@@ -4,11 +4,17 @@
 //! copy of the item, and the sum of all devices. Before a device shrinks,
 //! relocation moves what lies beyond the new end. Meanwhile no chunk is made
 //! there, but the numbers stay, so a crash leaves the old size.
+//!
+//! The size says which copies of the superblock a device has. If it gets more of
+//! them, these have the last commit before the next one is written: otherwise
+//! the only whole copy might be one that an earlier, larger volume left there.
+//! Copies beyond a new end are wiped, because no commit writes them any more.
 
 use crate::error::StoreError;
 use crate::membership_fault::MembershipFault;
-use crate::{Engine, Store};
-use butterfs_format::{DeviceId, Logical};
+use crate::{Engine, Purpose, Store};
+use butterfs_format::superblock::{self, COPIES};
+use butterfs_format::{DeviceId, DeviceOffset, Logical};
 use butterfs_volume::{VolumeError, stripe_length};
 
 /// Nodes that a change of a size touches.
@@ -19,6 +25,16 @@ const NODES: usize = 16;
 pub struct DeviceEnd<'s> {
     store: &'s Store,
     device: DeviceId,
+}
+
+/// Copies of the superblock that a device of `larger` bytes has and one of
+/// `smaller` bytes does not.
+fn copies_between(smaller: u64, larger: u64) -> impl Iterator<Item = DeviceOffset> {
+    let end = |offset: DeviceOffset| offset.saturating_add(superblock::SIZE as u64).get();
+    let ends = smaller..larger;
+    COPIES
+        .into_iter()
+        .filter(move |offset| ends.contains(&end(*offset).saturating_sub(1)))
 }
 
 impl Drop for DeviceEnd<'_> {
@@ -106,8 +122,11 @@ impl Store {
         if !size.is_multiple_of(self.identity.sector_size) {
             return bad("that is no multiple of a sector");
         }
+        self.write_early()?;
+        let _one_at_a_time = self.lock_commits();
         let old = self.device_bytes(device)?;
-        self.commit_with(NODES, |engine| {
+        self.write_new_mirrors(device, old, size)?;
+        self.commit_with_alone((NODES, Purpose::Grow), |engine| {
             if engine.allocated_end(device) > size {
                 return bad("something lies beyond it");
             }
@@ -121,7 +140,38 @@ impl Store {
             engine.publication.superblock_changed = true;
             engine.allocation.unallocated_cache.forget();
             engine.change_size_of_device(device, size)
-        })
+        })?;
+        self.wipe_former_mirrors(device, old, size)
+    }
+
+    /// Gives the last commit to the mirrors that a device gets when it grows.
+    /// They are durable with the next flush.
+    fn write_new_mirrors(&self, device: DeviceId, old: u64, new: u64) -> Result<(), StoreError> {
+        let last = {
+            let engine = self.read();
+            let item = engine.publication.durable_devices.get(&device);
+            item.map(|item| engine.publication.durable.on_device(item))
+        };
+        if let Some(last) = last {
+            for offset in copies_between(old, new) {
+                self.space
+                    .write_superblock(device, offset, &last.encode(offset), new)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Wipes the mirrors that a device no longer has when it shrank.
+    fn wipe_former_mirrors(&self, device: DeviceId, old: u64, new: u64) -> Result<(), StoreError> {
+        let zeros = [0; superblock::SIZE];
+        let mut former = copies_between(new, old).peekable();
+        if former.peek().is_none() {
+            return Ok(());
+        }
+        for offset in former {
+            self.space.write_superblock(device, offset, &zeros, old)?;
+        }
+        self.flush()
     }
 }
 

@@ -294,21 +294,28 @@ impl Store {
         Ok(())
     }
 
-    /// Ends all changes. False if something waits for a commit; then nothing is
-    /// ended.
+    /// Ends all changes, and makes the last commit durable in all copies of the
+    /// superblock. False if something waits for a commit; then nothing is ended.
     ///
     /// # Errors
-    /// [`StoreError::Closed`] when it was closed before.
+    /// [`StoreError::Closed`] when it was closed before; the copies could not be
+    /// made durable.
     pub fn close_if_clean(&self) -> Result<bool, StoreError> {
         // A commit that is under way is not durable yet.
         let _no_commit = self.lock_commits();
-        let engine = self.change();
-        self.check_open()?;
-        let is_clean = self.access == Access::ReadOnly || engine.is_clean();
-        if is_clean {
+        {
+            let engine = self.change();
+            self.check_open()?;
+            if self.access == Access::ReadWrite && !engine.is_clean() {
+                return Ok(false);
+            }
             self.closed.store(true, Ordering::SeqCst);
         }
-        Ok(is_clean)
+        // The mirrors were written after the last flush.
+        if self.access == Access::ReadWrite && self.poison().is_none() {
+            self.flush()?;
+        }
+        Ok(true)
     }
 
     /// Ends all changes. What waits for a commit is lost.

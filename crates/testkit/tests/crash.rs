@@ -17,6 +17,8 @@ mod model;
 mod received;
 #[path = "crash/states.rs"]
 mod states;
+#[path = "crash/two_sessions.rs"]
+mod two_sessions;
 #[path = "crash/workloads.rs"]
 mod workloads;
 #[path = "crash/world.rs"]

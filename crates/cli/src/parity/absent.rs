@@ -108,7 +108,8 @@ pub const ABSENT: &[Absent] = &[
     (
         "rescue super-recover",
         &[],
-        "the newest good copy of the superblock is used, and a commit writes all of them",
+        "the newest good copy of the superblock is used, and opening for writing makes all of them \
+         equal",
     ),
     (
         "restore",

@@ -26,15 +26,16 @@
 //! newest trees do not have: it was about to be added, or it was removed. The other
 //! is the older one of two that are the same device: it was replaced.
 
+use super::older_copy::OlderCopy;
 use super::options::{Degraded, OpenOptions, States};
-use super::superblocks::{FoundSuperblock, copies_agree, read_superblock};
+use super::superblocks::{FoundSuperblock, Preferred, read_preferred};
 use crate::error::StoreError;
 use crate::open::member_fault::MemberFault;
 use crate::publication::DeviceItems;
 use butterfs_device::BlockDevice;
 use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{SuperFlags, Superblock};
-use butterfs_format::{DeviceId, UuidBytes};
+use butterfs_format::{DeviceId, DeviceOffset, UuidBytes};
 use butterfs_tree::Seeds;
 use butterfs_volume::{MemberState, Trust, VolumeDevice};
 use std::collections::{BTreeMap, BTreeSet};
@@ -78,10 +79,11 @@ impl Members {
     pub(super) fn read(
         devices: Vec<Arc<dyn BlockDevice>>,
         states: States,
+        preferred: Preferred,
     ) -> Result<Self, StoreError> {
         let mut given = Vec::new();
         for device in devices {
-            let found = read_superblock(&*device)?;
+            let found = read_preferred(&*device, preferred)?;
             given.push(Given { device, found });
         }
         // Among the newest devices, the one with the lowest number. A device
@@ -186,18 +188,58 @@ impl Members {
         self.given[0].superblock()
     }
 
-    /// Whether its primary copy was damaged.
-    pub(super) fn is_damaged(&self) -> bool {
-        self.given.iter().any(|one| !one.found.damaged.is_empty())
+    /// Whether only mirrors have the superblock that speaks for the volume.
+    pub(super) fn speaks_by_mirror(&self) -> bool {
+        let mut newest = self.given.iter().filter(|one| self.behind(one) == 0);
+        newest.all(|one| one.found.is_mirror())
     }
 
-    /// Whether all copies on all devices are those of one commit.
-    pub(super) fn copies_agree(&self) -> bool {
-        let newest = self.superblock().generation;
-        let agree = |one: &Given| {
-            one.superblock().generation == newest && copies_agree(&*one.device, one.superblock())
-        };
-        self.given.iter().all(agree)
+    /// Whether a device has a mirror of a newer commit than that superblock.
+    pub(super) fn has_newer_mirror(&self) -> bool {
+        let newest = Some(self.superblock().generation);
+        self.given.iter().any(|one| one.found.newer > newest)
+    }
+
+    /// Where the copy lies that counted on each device.
+    pub(super) fn chosen_copies(&self) -> BTreeMap<DeviceId, DeviceOffset> {
+        let place = |one: &Given| (one.id(), one.superblock().own_offset);
+        self.given.iter().map(place).collect()
+    }
+
+    /// Errors if by the damaged primary copy the mirror in its place is too old
+    /// to go on from it.
+    ///
+    /// # Errors
+    /// [`OlderCopy::Behind`]
+    pub(super) fn verify_age_of_mirror(&self) -> Result<(), OlderCopy> {
+        let generation = self.superblock().generation;
+        let claims = self.given.iter().filter_map(|one| {
+            let claimed = one.found.claimed?;
+            // A torn write has the next generation.
+            (claimed.get() > generation.get().saturating_add(1)).then_some((one, claimed))
+        });
+        match claims.max_by_key(|(_, claimed)| *claimed) {
+            Some((one, claimed)) => Err(OlderCopy::Behind {
+                device: one.name(),
+                generation,
+                claimed,
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// An error of opening. If it may come from the age of a mirror, it says so.
+    pub(super) fn explain(&self, error: StoreError) -> StoreError {
+        if !error.is_damage() || !self.speaks_by_mirror() {
+            return error;
+        }
+        OlderCopy::Overwritten {
+            device: self.given[0].name(),
+            generation: self.superblock().generation,
+            claimed: self.given[0].found.claimed,
+            damage: error.to_string(),
+        }
+        .into()
     }
 
     pub(super) fn one(&self) -> Option<&Arc<dyn BlockDevice>> {
@@ -256,6 +298,8 @@ impl Members {
             found: FoundSuperblock {
                 superblock,
                 damaged: Vec::new(),
+                claimed: None,
+                newer: None,
             },
         };
         self.seeds.append(&mut self.given);

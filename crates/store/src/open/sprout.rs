@@ -6,6 +6,7 @@
 //! no volume on it, and the seed as it was.
 
 use super::members::Members;
+use super::superblocks::Preferred;
 use super::{Access, OpenOptions, States, check_features, load_by_roots, store_of};
 use crate::Store;
 use crate::error::StoreError;
@@ -36,7 +37,7 @@ impl Store {
         options: &OpenOptions,
     ) -> Result<(Self, DeviceId), StoreError> {
         Self::verify_new_device(&*device)?;
-        let mut members = Members::read(seeds, States::Usable)?;
+        let mut members = Members::read(seeds, States::Usable, Preferred::Primary)?;
         let seed = members.superblock().clone();
         let refuse = |what: &str| {
             Err(StoreError::Unsupported {

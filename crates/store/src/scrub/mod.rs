@@ -22,6 +22,7 @@ mod settle;
 
 use crate::Store;
 use crate::engine::Engine;
+use crate::equal_copies::CopyPlace;
 use crate::error::StoreError;
 use crate::open::superblocks::read_copy_of_superblock;
 use crate::parallel::in_parallel;
@@ -269,13 +270,13 @@ impl Store {
     }
 
     /// Copies of the superblock on a device that are not the last commit's. If
-    /// `repair` asks for it, a commit writes them anew.
+    /// `repair` asks for it, they are written anew.
     ///
     /// # Errors
-    /// Those of a commit.
+    /// Writing, which fails the volume.
     pub fn scrub_superblocks(&self, device: DeviceId, repair: Repair) -> Result<u64, StoreError> {
-        let (bad, is_primary) = {
-            let _no_other_is_written = self.committing.lock();
+        let _no_other_is_written = self.committing.lock();
+        let bad: Vec<_> = {
             let engine = self.read();
             let mut members = self.space.own_devices();
             let Some((_, block)) = members.find(|(id, _)| *id == device) else {
@@ -291,18 +292,21 @@ impl Store {
                     Some(Ok(copy)) => copy.generation != wanted,
                     Some(Err(_)) => true,
                 };
-            let bad: Vec<_> = superblock::COPIES.into_iter().filter(is_bad).collect();
-            (bad.len() as u64, bad.contains(&superblock::COPIES[0]))
+            let bad = superblock::COPIES.into_iter().filter(is_bad);
+            bad.map(|offset| (device, offset)).collect()
         };
-        if bad > 0 && repair == Repair::Rewrite {
-            {
-                let mut engine = self.change_writable()?;
-                engine.note_edit();
-                engine.publication.superblock_changed = true;
-                engine.publication.primary_damaged |= is_primary;
-            }
-            self.commit()?;
+        if !bad.is_empty() && repair == Repair::Rewrite {
+            self.check_writable()?;
+            // A mirror may stand in for a bad primary copy.
+            self.flush()
+                .and_then(|()| {
+                    let is_primary = |(_, offset): &CopyPlace| *offset == superblock::COPIES[0];
+                    let (primary, mirrors): (Vec<_>, Vec<_>) =
+                        bad.iter().copied().partition(is_primary);
+                    self.rewrite_copies([&primary, &mirrors])
+                })
+                .inspect_err(|error| self.fail(error))?;
         }
-        Ok(bad)
+        Ok(bad.len() as u64)
     }
 }

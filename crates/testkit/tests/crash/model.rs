@@ -151,6 +151,21 @@ fn unit(data: &[u8], range: std::ops::Range<usize>) -> Vec<u8> {
 }
 
 impl Model {
+    /// A volume that has all of this from the beginning on.
+    #[allow(dead_code, reason = "one of the tests asks")]
+    pub fn of(found: &Found) -> Self {
+        let mut model = Self::default();
+        for (path, number) in &found.paths {
+            let history = History::new(0, 0, Some(*number));
+            model.paths.insert(path.clone(), history);
+        }
+        for (number, content) in &found.files {
+            let history = History::new(0, 0, content.clone());
+            model.files.insert(*number, history);
+        }
+        model
+    }
+
     pub fn number(&self, path: &str) -> Number {
         self.paths
             .get(path)

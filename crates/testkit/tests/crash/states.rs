@@ -153,6 +153,35 @@ pub fn visit(
     }
 }
 
+/// Makes a recorded write.
+#[allow(dead_code, reason = "one of the tests asks")]
+pub fn keep(device: &MemoryDevice, event: &Event) {
+    Fate::Kept.apply(device, event);
+}
+
+/// What flushes had made durable of a recording over `base` before event `end`,
+/// and the writes that no flush had made durable.
+#[allow(dead_code, reason = "one of the tests asks")]
+pub fn cut(base: &MemoryDevice, events: &[Event], end: usize) -> (MemoryDevice, Vec<Event>) {
+    let durable = base.snapshot();
+    let mut waiting: Vec<usize> = Vec::new();
+    for (at, event) in events[..end].iter().enumerate() {
+        let Action::Flush { began, unfinished } = &event.action else {
+            waiting.push(at);
+            continue;
+        };
+        waiting.retain(|number| {
+            let is_durable = *number < began.0 && !unfinished.contains(&Position(*number));
+            if is_durable {
+                Fate::Kept.apply(&durable, &events[*number]);
+            }
+            !is_durable
+        });
+    }
+    let waiting = waiting.into_iter().map(|number| events[number].clone());
+    (durable, waiting.collect())
+}
+
 /// What becomes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {

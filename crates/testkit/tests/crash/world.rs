@@ -13,6 +13,7 @@ use butterfs::{
 };
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_device::RecordDevice;
+use butterfs_device::record::Action;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -106,14 +107,43 @@ impl World {
     /// A volume on `under`, which holds the content of `base`.
     pub fn on(kind: Kind, base: MemoryDevice, under: Arc<dyn BlockDevice>) -> Self {
         let device = Arc::new(RecordDevice::new(under));
+        Self::open(kind, base, device).expect("opens")
+    }
+
+    /// A volume on which somebody else has worked, as `model` says. Of `device`,
+    /// `waiting` is not durable yet.
+    #[allow(dead_code, reason = "one of the tests asks")]
+    pub fn after(
+        kind: Kind,
+        base: MemoryDevice,
+        waiting: &[butterfs_device::record::Event],
+        model: Model,
+    ) -> Outcome<Self> {
+        let device = Arc::new(RecordDevice::new(Arc::new(base.snapshot())));
+        for event in waiting {
+            match &event.action {
+                Action::Write { offset, data } => device.write_at(*offset, data),
+                Action::Discard(range) => device.discard(*range),
+                Action::Flush { .. } => Ok(()),
+            }
+            .expect("memory");
+        }
+        let mut world = Self::open(kind, base, device)?;
+        world.model = model;
+        // No two write the same bytes.
+        world.counter = 1 << 40;
+        Ok(world)
+    }
+
+    fn open(kind: Kind, base: MemoryDevice, device: Arc<RecordDevice>) -> Outcome<Self> {
         let shared: Arc<dyn BlockDevice> = device.clone();
         let mut options = options(kind.options);
         if kind.node_size == 4096 {
             // All nodes are written before the commit, not by it.
             options.store.left_to_commit = 0;
         }
-        let volume = Volume::open_device(shared, options).expect("opens");
-        Self {
+        let volume = Volume::open_device(shared, options)?;
+        Ok(Self {
             device,
             base,
             model: Model::default(),
@@ -121,7 +151,14 @@ impl World {
             unnamed: BTreeMap::new(),
             mapped: BTreeMap::new(),
             counter: 0,
-        }
+        })
+    }
+
+    /// All that was done is durable now.
+    #[allow(dead_code, reason = "one of the tests asks")]
+    pub fn acknowledge_all(&mut self) {
+        let now = self.now();
+        self.model.acknowledge_all(now);
     }
 
     /// Another program on the same volume. It knows what was done so far.
@@ -155,7 +192,7 @@ impl World {
         self.volume.files()
     }
 
-    fn now(&self) -> usize {
+    pub fn now(&self) -> usize {
         self.device.recording().position().0
     }
 
