@@ -14,11 +14,13 @@ use butterfs_check::{Fault as Damage, FaultCode, NoProgress, Options as CheckOpt
 use butterfs_device::FaultDevice;
 use butterfs_device::Operation;
 use butterfs_device::fault::{Fault, When};
-use butterfs_device::record::{Crash, Event, Fate, Position, Recording};
+use butterfs_device::record::{Action, Crash, Event, Fate, Position, Recording};
+use butterfs_format::superblock::COPIES;
 use butterfs_testkit::Capability;
 use butterfs_testkit::content::content;
 use butterfs_testkit::differential::seeds;
 use butterfs_testkit::random::Random;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +62,8 @@ struct Recorded {
     events: Vec<Event>,
     /// Files, and from which place on each is durable.
     promises: Vec<(u64, Position)>,
+    /// How the devices came to be as they were at the beginning.
+    before: String,
 }
 
 /// What happens to a device in the middle of the workload.
@@ -68,6 +72,13 @@ enum Trouble {
     None,
     /// This device fails at an operation of this kind, in the middle.
     Fails(usize, Operation),
+}
+
+/// How the first of two sessions ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FirstEnd {
+    Crash,
+    Kill,
 }
 
 fn record(
@@ -112,12 +123,39 @@ fn record(
         .map(|device| Arc::new(recording.wrap(device.clone())) as Arc<dyn BlockDevice>);
     let volume = Volume::open_devices(devices.collect(), options(Degraded::Refused)).unwrap();
     let mut random = Random::new(seed);
-    let mut promises = Vec::new();
-    let mut waiting = Vec::new();
-    for file in 0..24 {
+    let trouble_at = |file, random: &mut Random| {
         if let (Trouble::Fails(device, operation), 12) = (trouble, file) {
             faulty[device].inject(Fault::Fail(operation, When::After(random.below(6))));
         }
+    };
+    let promises = work(&volume, &recording, 0..24, &mut random, trouble_at);
+    // The volume is not closed, so nothing more is promised.
+    volume.shut_down();
+    drop(volume);
+    Recorded {
+        profile,
+        trouble,
+        seed,
+        bases,
+        events: recording.events(),
+        promises,
+        before: String::new(),
+    }
+}
+
+/// Writes files, and makes them durable at times. `before_each` runs before each
+/// file. Gives the files, and from which place on each is durable.
+fn work(
+    volume: &Volume,
+    recording: &Recording,
+    files: Range<u64>,
+    random: &mut Random,
+    before_each: impl Fn(u64, &mut Random),
+) -> Vec<(u64, Position)> {
+    let mut promises = Vec::new();
+    let mut waiting = Vec::new();
+    for file in files {
+        before_each(file, random);
         let path = format!("/{file}");
         volume
             .write_file(path.as_bytes(), &content(file, length_of(file)))
@@ -137,17 +175,7 @@ fn record(
         let now = recording.position();
         promises.extend(waiting.drain(..).map(|file| (file, now)));
     }
-    // The volume is not closed, so nothing more is promised.
-    volume.shut_down();
-    drop(volume);
-    Recorded {
-        profile,
-        trouble,
-        seed,
-        bases,
-        events: recording.events(),
-        promises,
-    }
+    promises
 }
 
 impl Recorded {
@@ -166,12 +194,18 @@ impl Recorded {
 
     fn context(&self, at: usize, seed: u64, lost: Option<usize>) -> String {
         format!(
-            "{} on {}, {:?}, workload {}, crash before {at} with fates {seed}, lost {lost:?}",
+            "{}{} on {}, {:?}, workload {}, crash before {at} with fates {seed}, lost {lost:?}",
+            self.before,
             self.profile,
             self.bases.len(),
             self.trouble,
             self.seed
         )
+    }
+
+    fn is_superblock(&self, at: usize) -> bool {
+        let action = &self.events[at].action;
+        matches!(action, Action::Write { offset, .. } if COPIES.contains(offset))
     }
 
     /// The devices after a crash just before event `at`, with fates drawn from
@@ -191,6 +225,52 @@ impl Recorded {
         };
         let crash = Crash::new(&self.events, Position(at));
         crash.replay(&self.bases, fate).unwrap()
+    }
+
+    /// A second session on what is left when the first one ends just before event
+    /// `at`: by a crash, with fates drawn from `seed`, or by a kill, which leaves
+    /// its writes to the devices' caches.
+    fn second(&self, at: usize, seed: u64, end: FirstEnd) -> Self {
+        let context = format!("{}; then {end:?}", self.context(at, seed, None));
+        let crash = Crash::new(&self.events, Position(at));
+        let bases = match end {
+            FirstEnd::Crash => self.after(at, seed),
+            FirstEnd::Kill => crash.replay(&self.bases, |_, _| Fate::Lost).unwrap(),
+        };
+        let recording = Recording::new();
+        let devices: Vec<Arc<dyn BlockDevice>> = shared(&bases)
+            .into_iter()
+            .map(|device| Arc::new(recording.wrap(device)) as Arc<dyn BlockDevice>)
+            .collect();
+        if end == FirstEnd::Kill {
+            for position in crash.in_flight() {
+                let event = &self.events[position.0];
+                let device = &devices[event.device.0];
+                match &event.action {
+                    Action::Write { offset, data } => device.write_at(*offset, data).unwrap(),
+                    Action::Discard(range) => device.discard(*range).unwrap(),
+                    Action::Flush { .. } => {}
+                }
+            }
+        }
+        let volume = Volume::open_devices(devices, options(Degraded::Refused))
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        self.assert_files(&volume, Position(at), &context);
+        let kept = self.promises.iter().filter(|(_, from)| from.0 <= at);
+        let mut promises: Vec<_> = kept.map(|(file, _)| (*file, Position(0))).collect();
+        let mut random = Random::new(seed);
+        promises.extend(work(&volume, &recording, 100..112, &mut random, |_, _| ()));
+        volume.shut_down();
+        drop(volume);
+        Self {
+            profile: self.profile,
+            trouble: Trouble::None,
+            seed,
+            bases,
+            events: recording.events(),
+            promises,
+            before: format!("{context}; "),
+        }
     }
 
     /// The kernel opens what the crash left, and goes on. Returns false if the
@@ -292,9 +372,12 @@ impl Recorded {
 /// Crashes of one workload: `states` of them, spread over all places.
 fn run(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64, states: usize) {
     let recorded = record((profile, count), "", trouble, seed);
-    let mut random = Random::new(seed);
+    run_recorded(&recorded, count, &mut Random::new(seed), states);
+}
+
+fn run_recorded(recorded: &Recorded, count: usize, random: &mut Random, states: usize) {
     let places = recorded.events.len() as u64 + 1;
-    let left_out = match trouble {
+    let left_out = match recorded.trouble {
         Trouble::None => None,
         Trouble::Fails(device, _) => Some(device),
     };
@@ -304,7 +387,7 @@ fn run(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64, states
         let lost = match (state % 2, left_out) {
             (0, _) => None,
             (_, Some(device)) => Some(device),
-            (_, None) if profile.tolerated() == 0 => None,
+            (_, None) if recorded.profile.tolerated() == 0 => None,
             (_, None) => Some(random.below(count as u64) as usize),
         };
         recorded.crash(at, random.bits(), lost);
@@ -328,6 +411,35 @@ fn crashes_with_a_device_lost_at_the_same_time() {
         for seed in seeds(0..2) {
             run(profile, count, Trouble::None, seed, 60);
             states += 60;
+        }
+    }
+    println!("{states} states");
+}
+
+/// A second session begins from what the first one's crash left, with
+/// superblocks that differ, and crashes too, with a device lost in half of the
+/// states.
+#[test]
+fn crashes_of_a_second_session() {
+    let mut states = 0;
+    for (profile, count) in LAYOUTS {
+        for seed in seeds(0..1) {
+            let first = record((profile, count), "", Trouble::None, seed);
+            let mut random = Random::new(seed);
+            // Mostly just after a write of a superblock.
+            let places: Vec<usize> = (1..=first.events.len())
+                .filter(|at| first.is_superblock(at - 1))
+                .collect();
+            for number in 0..8 {
+                let end = match number % 4 {
+                    3 => FirstEnd::Kill,
+                    _ => FirstEnd::Crash,
+                };
+                let at = *random.pick(&places);
+                let second = first.second(at, random.bits(), end);
+                run_recorded(&second, count, &mut random, 12);
+                states += 12;
+            }
         }
     }
     println!("{states} states");

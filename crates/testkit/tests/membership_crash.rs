@@ -491,6 +491,37 @@ impl Recorded {
         }
     }
 
+    /// Crashes just before event `at`, goes on, and crashes again in that, twice.
+    fn crash_again(&self, at: usize, seed: u64) {
+        let context = self.context(at, seed, None);
+        let bases = self.after(at, seed);
+        let recording = Recording::new();
+        let all: Vec<Arc<dyn BlockDevice>> = shared(&bases)
+            .into_iter()
+            .map(|device| Arc::new(recording.wrap(device)) as _)
+            .collect();
+        let durable = self.durable(at);
+        let what = (self.profile, self.change);
+        go_on(&all, &durable, what, &context);
+        let second = Self {
+            bases,
+            events: recording.events(),
+            promises: durable.iter().map(|file| (*file, Position(0))).collect(),
+            ..*self
+        };
+        let mut random = Random::new(seed);
+        for _ in 0..2 {
+            // A crash soon after opening meets superblocks that differ.
+            let places = second.events.len() as u64 + 1;
+            let soon = random.one_in(2);
+            let at = random.below(if soon { places.min(60) } else { places }) as usize;
+            let seed = random.bits();
+            let all = shared(&second.after(at, seed));
+            let own = second.context(at, seed, None);
+            go_on(&all, &durable, what, &format!("{context}; then {own}"));
+        }
+    }
+
     /// The same, but the kernel opens what the crash left, and the change is
     /// made again by btrfs-progs. Returns false if the kernel cannot see all of
     /// such a state.
@@ -577,6 +608,26 @@ fn crashes_leave_a_volume_with_the_device_or_without() {
         for change in CHANGES {
             for seed in seeds(0..1) {
                 states += run(profile, count, change, seed, 40);
+            }
+        }
+    }
+    println!("{states} states");
+}
+
+/// A crash, and another one while the same change is made again.
+#[test]
+fn crashes_of_a_second_session() {
+    let changes = [Change::Add, Change::Remove, Change::Replace, Change::Resize];
+    let mut states = 0;
+    for (profile, count) in LAYOUTS {
+        for change in changes {
+            for seed in seeds(0..1) {
+                let recorded = record((profile, count), "", change, seed);
+                let mut random = Random::new(seed);
+                let places = recorded.events.len() as u64 + 1;
+                let at = places - 1 - random.below(places.min(80));
+                recorded.crash_again(at as usize, random.bits());
+                states += 3;
             }
         }
     }
