@@ -29,6 +29,7 @@ pub mod names;
 mod new_inode;
 pub mod options;
 mod orphan;
+mod read_dir;
 pub mod receive;
 pub mod rename;
 pub mod send;
