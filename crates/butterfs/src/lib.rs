@@ -116,9 +116,10 @@
 //! Writes wait only if the write buffer is full. `sync`, `sync_all`, `close`
 //! and everything that commits wait until the device is flushed.
 //!
-//! **Memory** is bounded: clean nodes by [`OpenOptions::store`] (a 32nd of the
-//! machine's memory, 96 MiB to 1 GiB), waiting file data by
-//! [`Options::buffer_bytes`] (128 MiB), changed nodes of a commit by 64 MiB.
+//! **Memory** is bounded: clean nodes by [`OpenOptions::store`] (a 16th of the
+//! memory of the machine or the control group, at most 160 MiB), waiting file data
+//! by [`Options::buffer_bytes`] (128 MiB), changed nodes of a commit by 64 MiB; both
+//! are less with less than 1 GiB of memory.
 //! [`Volume::read_file`] holds the whole file; [`File`] does not.
 //!
 //! **Panics.** Nothing that a caller passes and nothing on a device makes the
@@ -143,6 +144,7 @@ mod mount_options;
 mod names;
 mod part;
 mod paths;
+mod pressure;
 mod quotas;
 mod read_dir;
 mod receive_directory;

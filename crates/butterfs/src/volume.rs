@@ -7,6 +7,7 @@
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
 use crate::part::{self, Part};
+use crate::pressure::Pressure;
 use butterfs_device::{Access, BlockDevice, OverlayDevice};
 use butterfs_format::{InodeNumber, TreeId};
 use butterfs_fs::names::Owner;
@@ -401,6 +402,7 @@ impl Stop {
         let (mut seen, mut seen_since) = (files.activity(), Instant::now());
         let mut saved = None;
         let (mut ended_with, mut told) = (None, None);
+        let mut pressure = Pressure::default();
         let mut asked = self.asked.lock();
         while !*asked {
             let next = pace.interval.saturating_sub(committed.elapsed());
@@ -414,6 +416,7 @@ impl Stop {
                 break;
             }
             parking_lot::MutexGuard::unlocked(&mut asked, || {
+                pressure.follow(files);
                 if files.store().check_writable().is_err() {
                     committed = Instant::now();
                     pause = LOOK;

@@ -59,6 +59,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // A write beyond `ulimit -f` is an error, not the end of a server.
     butterfs_device::ignore_file_size_signal();
+    if let Some(memory) = butterfs_device::memory_of_process() {
+        butterfs_device::keep_little_free_memory(memory);
+    }
     let words: Vec<OsString> = std::env::args_os().collect();
     let answered = fsck::run(&words).or_else(|| whole_help::run(&words));
     let ended = answered.unwrap_or_else(|| match arguments::from_command_line(words) {

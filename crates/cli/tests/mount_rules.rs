@@ -8,6 +8,8 @@ mod coherence;
 mod durability;
 #[path = "mount_rules/io.rs"]
 mod io;
+#[path = "mount_rules/memory.rs"]
+mod memory;
 #[path = "mount_rules/refused.rs"]
 mod refused;
 #[path = "mount_rules/requests.rs"]

@@ -43,6 +43,39 @@ pub(crate) fn block_device_discard(fd: BorrowedFd<'_>, range: DeviceRange) -> Re
     unsafe { ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new(argument)) }
 }
 
+/// Gives memory that the allocator keeps for later back to the system.
+pub fn return_free_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: malloc_trim touches nothing but the allocator's own free memory, under
+    // its locks.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Tells the allocator of a process that may use only `memory` bytes to keep little
+/// for later. For the beginning of a program, before it has threads.
+pub fn keep_little_free_memory(memory: u64) {
+    /// With less memory than this the allocator's own share matters.
+    const SMALL: u64 = 512 << 20;
+    /// Each thread takes memory from one of these areas; by default there are eight
+    /// for each processor.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    const AREAS: libc::c_int = 2;
+    /// Free memory at the end of an area that is given back.
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    const KEPT: libc::c_int = 1 << 20;
+    if memory < SMALL {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        // SAFETY: mallopt changes numbers of the allocator; there are no other
+        // threads that could read them.
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, AREAS);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT);
+        }
+    }
+}
+
 /// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with EFBIG,
 /// in the whole process. Otherwise SIGXFSZ would end the process.
 pub fn ignore_file_size_signal() {

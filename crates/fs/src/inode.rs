@@ -3,6 +3,10 @@
 //! Owns the table of inodes in use. While an inode is in the table, its state
 //! there is the true one. Its item in the tree lags behind by what waits in the
 //! write buffer (`disk_size` is the size that the tree may show).
+//!
+//! The kernel remembers as many files as its own memory permits, and pins each. So
+//! a pinned inode with names may leave the table while nobody works on it; the
+//! table then keeps only the count of its pins.
 
 use crate::error::FsError;
 use crate::file::limits::SIZE_MAX;
@@ -15,6 +19,7 @@ use butterfs_tree::{Edit, ItemChange, TreeError, change_items, find};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -40,32 +45,44 @@ const SHARDS: usize = 64;
 /// directory were mostly made together, so threads that work in different
 /// directories seldom want the same shard.
 const IN_A_ROW: u64 = 64;
-/// Inodes kept beyond those in use.
-const CAPACITY: usize = 32_768;
 
 /// Inodes in use, and some that were.
 #[derive(Debug)]
 pub(crate) struct InodeTable {
     shards: Vec<CachePadded<Mutex<Shard>>>,
+    /// Inodes that each shard keeps beyond those in use.
+    idle: usize,
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     inodes: FxHashMap<InodeId, Arc<Inode>>,
+    /// Pins of inodes that are not in the table.
+    resting: FxHashMap<InodeId, u32>,
     /// Size of the table at which the next sweep happens.
     limit: usize,
 }
 
 impl Shard {
     /// Drops idle inodes that were not used since the last sweep.
-    fn sweep(&mut self) {
-        self.inodes.retain(|_, inode| {
-            let busy = Arc::strong_count(inode) > 1
-                || inode.pins.load(Ordering::Acquire) > 0
-                || inode.used.swap(false, Ordering::Relaxed);
-            busy || inode.state.try_read().is_none_or(|s| !s.buffer.is_empty())
+    fn sweep(&mut self, idle: usize) {
+        let resting = &mut self.resting;
+        self.inodes.retain(|id, inode| {
+            // Only the table has it, so nobody can change it or its pins.
+            let alone = Arc::strong_count(inode) == 1;
+            if !alone || inode.used.swap(false, Ordering::Relaxed) {
+                return true;
+            }
+            let pins = inode.pins.load(Ordering::Acquire);
+            let is_stored = inode.state.try_read().is_some_and(|state| {
+                state.is_stored() && (pins == 0 || state.item.nlink > 0 && !state.deleted)
+            });
+            if is_stored && pins > 0 {
+                resting.insert(*id, pins);
+            }
+            !is_stored
         });
-        self.limit = (CAPACITY / SHARDS).max(self.inodes.len() * 2);
+        self.limit = idle.max(self.inodes.len() + self.inodes.len() / 2);
     }
 }
 
@@ -82,15 +99,18 @@ impl Inode {
 }
 
 impl InodeTable {
-    pub(crate) fn new() -> Self {
+    /// A table that keeps `idle` inodes beyond those in use.
+    pub(crate) fn new(idle: usize) -> Self {
+        let idle = (idle / SHARDS).max(1);
         let shard = || {
             CachePadded::new(Mutex::new(Shard {
-                inodes: FxHashMap::default(),
-                limit: CAPACITY / SHARDS,
+                limit: idle,
+                ..Shard::default()
             }))
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
+            idle,
         }
     }
 
@@ -110,13 +130,46 @@ impl InodeTable {
     pub(crate) fn insert(&self, inode: Inode) -> Arc<Inode> {
         let mut shard = self.shard(inode.id).lock();
         if shard.inodes.len() >= shard.limit {
-            shard.sweep();
+            shard.sweep(self.idle);
         }
-        shard
-            .inodes
-            .entry(inode.id)
-            .or_insert_with(|| Arc::new(inode))
-            .clone()
+        let Shard {
+            inodes, resting, ..
+        } = &mut *shard;
+        let id = inode.id;
+        let inode = inodes.entry(id).or_insert_with(|| {
+            if let Some(pins) = resting.remove(&id) {
+                inode.pins.fetch_add(pins, Ordering::AcqRel);
+            }
+            Arc::new(inode)
+        });
+        inode.clone()
+    }
+
+    /// Ends `count` pins of an inode. Gives the inode if it is in the table; if it
+    /// is not, it has names, and ending its pins has no consequence.
+    pub(crate) fn unpin(&self, id: InodeId, count: u32) -> Option<Arc<Inode>> {
+        let mut shard = self.shard(id).lock();
+        if let Some(inode) = shard.inodes.get(&id) {
+            return Some(inode.clone());
+        }
+        if let Entry::Occupied(mut pins) = shard.resting.entry(id) {
+            *pins.get_mut() = pins.get().saturating_sub(count);
+            if *pins.get() == 0 {
+                pins.remove();
+            }
+        }
+        None
+    }
+
+    /// Drops idle inodes, for want of memory.
+    pub(crate) fn shrink(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            // The first sweep takes their marks of use.
+            shard.sweep(self.idle);
+            shard.sweep(self.idle);
+            shard.inodes.shrink_to_fit();
+        }
     }
 
     /// All inodes of a subvolume that are in the table.
@@ -150,6 +203,7 @@ impl InodeTable {
             for id in ids.into_iter().filter(|id| id.tree == tree) {
                 removed.extend(shard.inodes.remove(&id));
             }
+            shard.resting.retain(|id, _| id.tree != tree);
         }
         removed
     }

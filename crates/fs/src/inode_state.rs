@@ -69,6 +69,15 @@ impl InodeState {
         }
     }
 
+    /// Whether the tree has all that is known here.
+    pub(crate) fn is_stored(&self) -> bool {
+        self.buffer.is_empty()
+            && self.leaving.is_none()
+            && !self.emptied
+            && !self.flush_failed
+            && self.disk_size == self.item.size
+    }
+
     /// Whether some of these bytes leave the buffer.
     pub(crate) fn leaves(&self, range: &Range<u64>) -> bool {
         let leaving = self.leaving.as_ref();

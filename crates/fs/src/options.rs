@@ -1,6 +1,7 @@
 //! Mount options that change how files are kept.
 
 use butterfs_format::compression::{Algorithm, Level};
+use butterfs_store::MemoryShares;
 
 /// Compression of new data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,6 +62,8 @@ pub struct Options {
     pub max_inline: u32,
     /// Bytes of file data that may wait in memory.
     pub buffer_bytes: usize,
+    /// Inodes that are kept in memory while nobody uses them.
+    pub idle_inodes: usize,
     /// fsync uses the fsync log where it can; otherwise it is always a commit
     /// (`notreelog`).
     pub log_fsync: bool,
@@ -72,11 +75,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
+        let shares = MemoryShares::of_process();
         Self {
             compress: Compress::Off,
             data_cow: DataCow::On,
             max_inline: 2048,
-            buffer_bytes: 128 << 20,
+            buffer_bytes: shares.write_buffer_bytes,
+            idle_inodes: shares.idle_inodes,
             log_fsync: true,
             acl: AclPolicy::On,
             threads: std::thread::available_parallelism().map_or(2, usize::from),

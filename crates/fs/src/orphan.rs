@@ -192,6 +192,17 @@ impl Filesystem {
     ///
     /// # Errors
     /// Damage, reading.
+    pub fn unpin_id(&self, id: InodeId, count: u32) -> Result<(), FsError> {
+        match self.inodes.unpin(id, count) {
+            Some(inode) => self.unpin(&inode, count),
+            None => Ok(()),
+        }
+    }
+
+    /// [`Filesystem::unpin_id`] for an inode that is at hand.
+    ///
+    /// # Errors
+    /// As there.
     pub fn unpin(&self, inode: &Arc<Inode>, count: u32) -> Result<(), FsError> {
         let before = inode.pins.fetch_sub(count, Ordering::AcqRel);
         debug_assert!(before >= count);

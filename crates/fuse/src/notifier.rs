@@ -10,7 +10,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Weak;
 
-use crate::protocol::layout::{NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyStore};
+use crate::protocol::layout::{
+    NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyPrune, NotifyStore,
+};
 use crate::protocol::notify::Notification;
 use crate::{Errno, NodeId};
 
@@ -112,6 +114,18 @@ impl Notifier {
             padding: 0,
         };
         self.send(Notification::Store(fixed, data))
+    }
+
+    /// Asks the kernel to forget those of the nodes that no program has open or is
+    /// in. Since Linux 6.18; EINVAL before.
+    pub fn prune(&self, nodes: &[NodeId]) -> Result<(), Errno> {
+        let numbers: Vec<u8> = nodes.iter().flat_map(|node| node.0.to_ne_bytes()).collect();
+        let fixed = NotifyPrune {
+            count: u32::try_from(nodes.len()).map_err(|_| Errno::EINVAL)?,
+            padding: 0,
+            spare: 0,
+        };
+        self.send(Notification::Prune(fixed, &numbers))
     }
 
     fn send(&self, notification: Notification<'_>) -> Result<(), Errno> {

@@ -68,6 +68,8 @@ pub struct Engine {
     pub(crate) quotas: Option<Quotas>,
     /// The rounds of commits.
     pub(crate) rounds: Rounds,
+    /// Bytes of changed nodes at which a generation is committed.
+    pub(crate) generation_bytes: usize,
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
     /// How often that was done by changes that were made beside others.

@@ -30,8 +30,6 @@ use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, TreeError};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
-/// Bytes of nodes above which a generation is committed instead of logged.
-const LOG_MAX: usize = 64 << 20;
 /// Nodes that a log leaves to the transaction that is under way, in addition to
 /// those of the commit.
 const KEPT: u64 = 200;
@@ -413,10 +411,11 @@ impl Engine {
     }
 
     /// Whether changes can be logged. If not, a commit is needed.
+    /// A log of more bytes than a generation may hold changed nodes is not.
     #[must_use]
     pub fn can_log(&self) -> bool {
         let nodes = self.publication.log.dirty.len() + self.publication.log.clean.len();
-        !self.publication.log.broken && nodes * self.node_size() < LOG_MAX
+        !self.publication.log.broken && nodes * self.node_size() < self.generation_bytes
     }
 
     /// Whether the last commit has the chunk that contains `logical`. A replay

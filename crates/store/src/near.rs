@@ -18,6 +18,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Nodes that a thread keeps at most.
 const PLACES: usize = 32;
+/// The same of a process with less memory than [`LITTLE_MEMORY`]. A server has some
+/// twenty threads, each of which may keep other nodes.
+const FEW_PLACES: usize = 4;
+const LITTLE_MEMORY: u64 = 512 << 20;
+
+fn places() -> usize {
+    match butterfs_device::memory_of_process() {
+        Some(memory) if memory < LITTLE_MEMORY => FEW_PLACES,
+        _ => PLACES,
+    }
+}
 
 /// Tells the engines of a process apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +62,7 @@ pub(crate) fn see<R>(
     // Nodes lie at multiples of at least 4 KiB, mostly 16 KiB, so the bits
     // above are mixed.
     let mixed = (reference.logical.get() >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let place = (mixed >> 59) as usize % PLACES;
+    let place = (mixed >> 59) as usize % places();
     NEAR.with_borrow_mut(|near| {
         let kept = &mut near[place];
         if let Some(kept) = kept

@@ -507,6 +507,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         acknowledged: crate::acknowledged::Acknowledged::default(),
         quotas: None,
         rounds: Rounds::default(),
+        generation_bytes: options.generation_bytes,
         edits: 0,
         edits_beside: CachePadded::default(),
         space,
@@ -516,10 +517,11 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
 /// The last commit of `live`, for reading alone, with a cache of its own. The
 /// caller must keep its nodes from being overwritten meanwhile.
 pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
+    let default = OpenOptions::default();
     let options = OpenOptions {
-        cache_bytes: VIEW_CACHE,
+        cache_bytes: VIEW_CACHE.min(default.cache_bytes),
         rescue: live.rescue,
-        ..OpenOptions::default()
+        ..default
     };
     let mut engine = blank_engine(
         live.publication.durable.clone(),

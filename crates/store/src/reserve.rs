@@ -8,14 +8,15 @@ use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_volume::placement::DeviceSpace;
 use std::sync::atomic::Ordering;
 
-/// Changed nodes of a generation are committed above this many bytes.
-const DIRTY_MAX: usize = 64 << 20;
-/// Extents with pending changes are committed above this number.
-const PENDING_MAX: usize = 150_000;
-/// References with pending changes are committed above this number.
-const REFERENCES_MAX: usize = 300_000;
-/// Bytes of waiting checksums above which a generation is committed.
-const CHECKSUMS_MAX: usize = 32 << 20;
+/// What a generation may hold for each MiB of changed nodes that it may hold
+/// before it is committed: extents with pending changes.
+const PENDING_PER_MIB: usize = 2400;
+/// References with pending changes.
+const REFERENCES_PER_MIB: usize = 4800;
+/// Bytes of waiting checksums.
+const CHECKSUMS_PER_MIB: usize = 512 << 10;
+/// A generation may always grow to this, so that work gets on.
+const GENERATION_MIN: usize = 1 << 20;
 
 /// About the most nodes that a single change with its commit needs. The largest
 /// change of the file layer is a step of an orphan's deletion. It asks for 70
@@ -132,11 +133,13 @@ impl Engine {
     /// Whether the generation should be committed before it grows more.
     pub(crate) fn crowding(&self) -> Crowding {
         let pending = self.pending.refs.len() + self.pending.refs.netted_len();
+        let most = self.generation_bytes.max(GENERATION_MIN);
+        let of_mib = |count: usize| most / (1 << 10) * count / (1 << 10);
         let exceeds = |times: usize| {
-            self.dirty_bytes() > times * DIRTY_MAX
-                || pending > times * PENDING_MAX
-                || self.pending.refs.references() > times * REFERENCES_MAX
-                || self.pending.checksums.held_bytes() > times * CHECKSUMS_MAX
+            self.dirty_bytes() > times * most
+                || pending > times * of_mib(PENDING_PER_MIB)
+                || self.pending.refs.references() > times * of_mib(REFERENCES_PER_MIB)
+                || self.pending.checksums.held_bytes() > times * of_mib(CHECKSUMS_PER_MIB)
         };
         if exceeds(2) {
             Crowding::Full

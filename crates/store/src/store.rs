@@ -77,6 +77,17 @@ impl Store {
         self.engine.read()
     }
 
+    /// Halves the cache of clean nodes, because memory is short.
+    pub fn shrink_cache(&self) {
+        self.read().forest.cache.shrink();
+    }
+
+    /// Lets the cache of clean nodes grow to twice as many, at most to its full
+    /// size. Says whether it has that.
+    pub fn grow_cache(&self) -> bool {
+        self.read().forest.cache.grow()
+    }
+
     /// What waiting for the engine has cost so far.
     pub fn lock_waits(&self) -> LockWaits {
         let (count, total) = self.engine.waits();

@@ -301,7 +301,7 @@ impl Store {
         let sectors: u64 = runs.iter().map(|(_, bytes)| bytes / old).sum();
         // They are held twice: as they are computed, and in nodes.
         let needed = 2 * sectors * to.size() as u64;
-        let memory = butterfs_device::memory_of_machine().unwrap_or(u64::MAX);
+        let memory = butterfs_device::memory_of_process().unwrap_or(u64::MAX);
         let available = memory / MEMORY_SHARE;
         if needed > available {
             return Err(TuneFault::Memory { needed, available }.into());

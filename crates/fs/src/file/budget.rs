@@ -85,7 +85,7 @@ impl Budget {
             dirty: Mutex::new(BTreeMap::new()),
             writes: AtomicU64::new(0),
             shedding: Mutex::new(()),
-            spare: Arc::default(),
+            spare: Arc::new(Spare::new(limit as u64)),
             waiting: Mutex::new(FxHashMap::default()),
         }
     }
@@ -108,6 +108,11 @@ impl Budget {
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
+    }
+
+    /// Gives back memory that is kept for later writes.
+    pub(crate) fn clear_spare(&self) {
+        self.spare.clear();
     }
 
     /// The memory for `bytes` more, unless the budget is full.

@@ -13,26 +13,45 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const RUN_MAX: usize = 1 << 20;
 /// A run that grows to this much gets the memory of a whole one at once.
 const ROOMY_FROM: usize = 128 << 10;
-/// How many whole runs keep their memory for later runs: twice what one inode
-/// gathers before it is flushed.
+/// How many whole runs keep their memory for later runs at most: twice what one
+/// inode gathers before it is flushed.
 const SPARE_MAX: usize = 16;
+/// The part of all buffers' memory that these runs may have.
+const SPARE_PART: u64 = 8;
 
 /// Memory of runs that were flushed. Memory that is given back to the system
 /// and asked for again costs a page fault for each of its pages.
-#[derive(Debug, Default)]
-pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
+#[derive(Debug)]
+pub(crate) struct Spare {
+    runs: Mutex<Vec<Vec<u8>>>,
+    most: usize,
+}
 
 impl Spare {
+    /// Nothing yet, where all buffers together may hold `limit` bytes.
+    pub(crate) fn new(limit: u64) -> Self {
+        let part = limit / SPARE_PART / RUN_MAX as u64;
+        Self {
+            runs: Mutex::default(),
+            most: usize::try_from(part).map_or(SPARE_MAX, |most| most.min(SPARE_MAX)),
+        }
+    }
+
+    /// Gives the memory back to the allocator.
+    pub(crate) fn clear(&self) {
+        self.runs.lock().clear();
+    }
+
     /// An empty run with room for all that a run can hold.
     fn take(&self) -> Vec<u8> {
-        let spare = self.0.lock().pop();
+        let spare = self.runs.lock().pop();
         spare.unwrap_or_else(|| Vec::with_capacity(RUN_MAX))
     }
 
     fn put(&self, mut run: Vec<u8>) {
         if run.capacity() >= RUN_MAX {
-            let mut spare = self.0.lock();
-            if spare.len() < SPARE_MAX {
+            let mut spare = self.runs.lock();
+            if spare.len() < self.most {
                 run.clear();
                 spare.push(run);
             }
@@ -289,7 +308,7 @@ mod tests {
         buffer.charge_to(Sums {
             all: Arc::clone(&sum),
             subvolume: Arc::clone(&of_subvolume),
-            spare: Arc::default(),
+            spare: Arc::new(Spare::new(0)),
         });
         let mut model: Vec<Option<u8>> = vec![None; SIZE];
         for _ in 0..20_000 {

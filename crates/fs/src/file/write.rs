@@ -23,8 +23,10 @@ pub struct Activity {
     writes: u64,
 }
 
-/// An inode's buffer is flushed when it holds this many bytes.
+/// An inode's buffer is flushed when it holds this many bytes, or this part of
+/// the budget.
 const FLUSH_AT: u64 = 8 << 20;
+const FLUSHES_IN_BUDGET: u64 = 4;
 /// Data that go into the buffer in one piece. It is a part of the budget that
 /// leaves room for several writers.
 const CHUNK: u64 = 4 << 20;
@@ -221,12 +223,13 @@ impl Filesystem {
         if promise.is_none() {
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
         }
-        let is_large = state.buffer.bytes() >= FLUSH_AT;
+        let flush_at = FLUSH_AT.min(self.buffers.limit() / FLUSHES_IN_BUDGET);
+        let is_large = state.buffer.bytes() >= flush_at;
         drop((state, promise));
         if is_large {
             // If this fails, the data are promised and wait. The next write and
             // fsync report the error.
-            let _ = self.flush_from(inode, FLUSH_AT);
+            let _ = self.flush_from(inode, flush_at);
         }
         self.relieve();
         Ok(offset)

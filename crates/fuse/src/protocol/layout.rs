@@ -111,6 +111,7 @@ wire! {
     struct NotifyDelete { parent: u64, child: u64, namelen: u32, padding: u32 }
     struct NotifyRetrieve { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
     struct NotifyStore { nodeid: u64, offset: u64, size: u32, padding: u32 }
+    struct NotifyPrune { count: u32, padding: u32, spare: u64 }
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! Owns their encoding alone.
 
 use super::layout::{
-    NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyRetrieve, NotifyStore, OutHeader,
+    NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyPrune, NotifyRetrieve, NotifyStore,
+    OutHeader,
 };
 use super::wire::{Wire, Writer};
 
@@ -16,6 +17,8 @@ pub(crate) enum Notification<'a> {
     Store(NotifyStore, &'a [u8]),
     /// The kernel answers with a request, NOTIFY_REPLY.
     Retrieve(NotifyRetrieve),
+    /// Numbers of nodes follow, each in eight bytes.
+    Prune(NotifyPrune, &'a [u8]),
 }
 
 impl Notification<'_> {
@@ -26,6 +29,7 @@ impl Notification<'_> {
             Self::Store(..) => 4,
             Self::Retrieve(_) => 5,
             Self::Delete(..) => 6,
+            Self::Prune(..) => 9,
         }
     }
 
@@ -37,6 +41,7 @@ impl Notification<'_> {
             Self::Delete(_, name) => (NotifyDelete::SIZE, name, true),
             Self::Store(_, data) => (NotifyStore::SIZE, data, false),
             Self::Retrieve(_) => (NotifyRetrieve::SIZE, &[][..], false),
+            Self::Prune(_, nodes) => (NotifyPrune::SIZE, nodes, false),
         };
         let mut bytes = vec![0; OutHeader::SIZE + fixed + tail.len() + usize::from(ends_with_nul)];
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -52,6 +57,7 @@ impl Notification<'_> {
             Self::Delete(fixed, _) => writer.store(&fixed),
             Self::Store(fixed, _) => writer.store(&fixed),
             Self::Retrieve(fixed) => writer.store(&fixed),
+            Self::Prune(fixed, _) => writer.store(&fixed),
         }
         writer.bytes(tail);
         bytes
@@ -73,5 +79,23 @@ mod tests {
         assert_eq!(bytes.len(), 16 + 16 + 4);
         assert_eq!(&bytes[..4], &36u32.to_ne_bytes());
         assert_eq!(&bytes[32..], b"abc\0");
+    }
+
+    #[test]
+    fn nodes_to_prune_follow_their_count() {
+        let fixed = NotifyPrune {
+            count: 2,
+            padding: 0,
+            spare: 0,
+        };
+        let nodes = [7u64.to_ne_bytes(), (300u64 << 40).to_ne_bytes()].concat();
+        let bytes = Notification::Prune(fixed, &nodes).encode();
+        assert_eq!(bytes.len(), 16 + 16 + 16);
+        assert_eq!(
+            &bytes[..8],
+            [48u32.to_ne_bytes(), 9u32.to_ne_bytes()].concat()
+        );
+        assert_eq!(&bytes[16..20], &2u32.to_ne_bytes());
+        assert_eq!(&bytes[32..], nodes);
     }
 }

@@ -16,6 +16,7 @@ mod autodefrag;
 mod caller;
 mod callers_memory;
 mod convert;
+mod crowd;
 mod guard;
 mod intent;
 mod ioctl;

@@ -1,8 +1,9 @@
 //! Node ids and the kernel's lookups of them.
 //!
-//! Owns the table of nodes the kernel knows, each with its inode and the
-//! number of lookups. A node pins its inode once while it has lookups, so that
-//! a file without names lives until the kernel forgets it.
+//! Owns the table of nodes the kernel knows, each with the number of lookups. A
+//! node pins its inode once while it has lookups, so that a file without names
+//! lives until the kernel forgets it. The kernel may know millions of nodes, so the
+//! table has nothing else of them.
 //!
 //! In the mounted subvolume a node id is the inode number (256, the root, is
 //! 1). Elsewhere it is the subvolume's id above 40 bits of inode number. Such
@@ -15,6 +16,7 @@ use butterfs::{
 };
 use butterfs_fuse::NodeId;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 const SHARDS: usize = 64;
@@ -56,15 +58,13 @@ impl Prefixes {
     }
 }
 
-struct Known {
-    inode: Arc<Inode>,
-    lookups: u64,
-}
-
 /// Nodes the kernel knows.
 pub struct Nodes {
     tree: TreeId,
-    shards: Vec<Mutex<HashMap<u64, Known>>>,
+    /// Lookups of each node.
+    shards: Vec<Mutex<HashMap<u64, u64>>>,
+    /// Nodes in all shards.
+    count: AtomicUsize,
     prefixes: RwLock<Prefixes>,
 }
 
@@ -103,11 +103,12 @@ impl Nodes {
         Self {
             tree,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            count: AtomicUsize::new(0),
             prefixes: RwLock::default(),
         }
     }
 
-    fn shard(&self, node: u64) -> MutexGuard<'_, HashMap<u64, Known>> {
+    fn shard(&self, node: u64) -> MutexGuard<'_, HashMap<u64, u64>> {
         lock(&self.shards[(node % SHARDS as u64) as usize])
     }
 
@@ -164,9 +165,6 @@ impl Nodes {
 
     /// The inode of a node the kernel named.
     pub fn get(&self, files: &Filesystem, node: NodeId) -> Result<Arc<Inode>, FsError> {
-        if let Some(known) = self.shard(node.0).get(&node.0) {
-            return Ok(Arc::clone(&known.inode));
-        }
         files.inode(self.id(node))
     }
 
@@ -174,32 +172,48 @@ impl Nodes {
     pub fn remember(&self, files: &Filesystem, inode: &Arc<Inode>) -> Result<NodeId, FsError> {
         let node = self.node_of(inode.id)?;
         let mut shard = self.shard(node.0);
-        let known = shard.entry(node.0).or_insert_with(|| {
+        let lookups = shard.entry(node.0).or_insert_with(|| {
             files.pin(inode);
-            Known {
-                inode: Arc::clone(inode),
-                lookups: 0,
-            }
+            self.count.fetch_add(1, Ordering::Relaxed);
+            0
         });
-        known.lookups += 1;
+        *lookups += 1;
         Ok(node)
+    }
+
+    /// How many nodes the kernel knows.
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Nodes that the kernel knows, at most `most`, without the root. Which ones is
+    /// left to chance.
+    pub fn some(&self, most: usize) -> Vec<NodeId> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let share = most.div_ceil(SHARDS).min(most - found.len());
+            let shard = lock(shard);
+            let known = shard.keys().map(|node| NodeId(*node));
+            found.extend(known.filter(|node| *node != NodeId::ROOT).take(share));
+        }
+        found
     }
 
     /// Takes back lookups. The last one ends the inode's pin.
     pub fn forget(&self, files: &Filesystem, node: NodeId, lookups: u64) -> Result<(), FsError> {
-        let inode = {
+        {
             let mut shard = self.shard(node.0);
             let Some(known) = shard.get_mut(&node.0) else {
                 return Ok(());
             };
-            known.lookups = known.lookups.saturating_sub(lookups);
-            if known.lookups > 0 {
+            *known = known.saturating_sub(lookups);
+            if *known > 0 {
                 return Ok(());
             }
-            let known = shard.remove(&node.0);
-            known.map(|known| known.inode)
-        };
-        inode.map_or(Ok(()), |inode| files.unpin(&inode, 1))
+            shard.remove(&node.0);
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
+        files.unpin_id(self.id(node), 1)
     }
 
     /// The nodes of a subvolume that the kernel knows.
@@ -207,9 +221,8 @@ impl Nodes {
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = lock(shard);
-            let known = shard.iter();
-            let inside = known.filter(|(_, known)| known.inode.id.tree == tree);
-            found.extend(inside.map(|(node, _)| NodeId(*node)));
+            let known = shard.keys().map(|node| NodeId(*node));
+            found.extend(known.filter(|node| self.id(*node).tree == tree));
         }
         found
     }
@@ -217,9 +230,9 @@ impl Nodes {
     /// Takes back all lookups, at the end.
     pub fn forget_all(&self, files: &Filesystem) {
         for shard in &self.shards {
-            let all: Vec<Known> = lock(shard).drain().map(|(_, known)| known).collect();
-            for known in all {
-                if let Err(error) = files.unpin(&known.inode, 1) {
+            let all: Vec<u64> = lock(shard).drain().map(|(node, _)| node).collect();
+            for node in all {
+                if let Err(error) = files.unpin_id(self.id(NodeId(node)), 1) {
                     tracing::error!(%error, "a file without names could not be deleted");
                 }
             }

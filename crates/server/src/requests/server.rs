@@ -3,6 +3,7 @@
 use super::answered::Answered;
 use super::autodefrag::Autodefrag;
 use super::convert::{self, Owners};
+use super::crowd::Crowd;
 use super::nodes::Nodes;
 use super::pages::Pages;
 use super::rescan::Rescan;
@@ -63,6 +64,8 @@ pub(crate) struct Server {
     /// Pages that are on their way from the kernel.
     pub(super) pages: Arc<Pages>,
     pub(super) telling: Telling,
+    /// Bounds what the kernel remembers.
+    pub(super) crowd: Crowd,
     /// The name of the socket at which commands are asked for.
     pub(super) service: OnceLock<Vec<u8>>,
     /// Why closing the volume left something unwritten.
@@ -108,6 +111,7 @@ impl Server {
             stale: Arc::default(),
             pages: Arc::default(),
             telling: Telling::default(),
+            crowd: Crowd::of_memory(butterfs_device::memory_of_process()),
             service: OnceLock::new(),
             unwritten: OnceLock::new(),
         }
@@ -188,6 +192,7 @@ impl Server {
     pub(super) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry, Errno> {
         // First of all, so that whoever protects the subvolume meanwhile finds it.
         let node = self.nodes.remember(self.files(), inode).answered()?;
+        self.crowd.thin(&self.nodes, self.notifier.get());
         let AttrReply { attr, timeout } = self.attr_reply(inode).inspect_err(|_| {
             let _ = self.nodes.forget(self.files(), node, 1);
         })?;

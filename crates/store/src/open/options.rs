@@ -1,6 +1,7 @@
 //! How a volume is opened.
 
 use crate::early;
+use crate::memory_shares::MemoryShares;
 use crate::rescue::Rescue;
 use crate::store::{Barriers, Discard};
 use butterfs_device::Access;
@@ -11,8 +12,11 @@ pub struct OpenOptions {
     /// Whether it may change.
     pub access: Access,
     /// Bytes of clean nodes kept in memory; by default a part of the memory that
-    /// the process may use.
+    /// the process may use ([`MemoryShares`]).
     pub cache_bytes: usize,
+    /// Bytes of changed nodes at which a generation is committed. What else waits
+    /// for a commit is bounded in proportion.
+    pub generation_bytes: usize,
     /// Whether commits flush the devices.
     pub barriers: Barriers,
     /// Whether freed space is discarded.
@@ -108,17 +112,6 @@ pub enum FreeSpace {
     Remade,
 }
 
-/// Least and greatest number of bytes of clean nodes that are kept by default.
-const CACHE: std::ops::RangeInclusive<u64> = 96 << 20..=1 << 30;
-/// The fraction of the machine's memory that they may take.
-const CACHE_SHARE: u64 = 32;
-
-/// How many bytes of clean nodes are kept on a machine with this much memory.
-fn default_cache(memory: Option<u64>) -> usize {
-    let share = memory.map_or(*CACHE.start(), |bytes| bytes / CACHE_SHARE);
-    usize::try_from(share.clamp(*CACHE.start(), *CACHE.end())).unwrap_or(usize::MAX)
-}
-
 /// What to do if some devices of the volume are missing or stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Degraded {
@@ -132,9 +125,11 @@ pub enum Degraded {
 
 impl Default for OpenOptions {
     fn default() -> Self {
+        let shares = MemoryShares::of_process();
         Self {
             access: Access::ReadWrite,
-            cache_bytes: default_cache(butterfs_device::memory_of_machine()),
+            cache_bytes: shares.cache_bytes,
+            generation_bytes: shares.generation_bytes,
             barriers: Barriers::On,
             discard: Discard::Off,
             log: LogPolicy::Replay,
