@@ -60,8 +60,13 @@ pub(crate) fn drop_link(
     state: &mut InodeState,
     (link, plan): (&Link, Option<Deletion>),
 ) -> Result<Fate, FsError> {
+    // A count that is too small must not cost the inode its other names.
+    let others = match state.item.nlink {
+        0 | 1 => names_of(engine, inode.id)?.saturating_sub(1),
+        more => more - 1,
+    };
     dir::remove_link(engine, inode.id, link)?;
-    state.item.nlink = state.item.nlink.saturating_sub(1);
+    state.item.nlink = others;
     state.item.ctime = now();
     state.item.sequence = state.item.sequence.wrapping_add(1);
     if state.item.nlink > 0 {
@@ -79,6 +84,12 @@ pub(crate) fn drop_link(
     store_item(engine, inode.id, state)?;
     add(engine, inode.id)?;
     Ok(Fate::Waits)
+}
+
+/// How many names an inode has, by its own items.
+fn names_of(engine: &Engine, id: InodeId) -> Result<u32, FsError> {
+    let names = dir::links(engine, id)?.len();
+    Ok(u32::try_from(names).unwrap_or(u32::MAX))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,12 +244,27 @@ impl Filesystem {
             }
             let room = (NODES, Purpose::Shrink);
             let progress = self.change_tree(inode.id.tree, room, |engine| {
+                let names = names_of(engine, inode.id)?;
+                if names > 0 {
+                    state.item.nlink = names;
+                    store_item(engine, inode.id, &mut state)?;
+                    remove(engine, inode.id)?;
+                    return Ok(None);
+                }
                 let progress = plan(engine, inode.id)?.apply(engine, inode.id)?;
                 if progress == Progress::Done {
                     remove(engine, inode.id)?;
                 }
-                Ok(progress)
+                Ok(Some(progress))
             })?;
+            let Some(progress) = progress else {
+                let (number, names) = (inode.id.number, state.item.nlink);
+                tracing::warn!(
+                    tree = %inode.id.tree, %number, names,
+                    "an inode counted no names, but has some; the count is corrected"
+                );
+                return Ok(());
+            };
             state.buffer.clear();
             if progress == Progress::Done {
                 state.deleted = true;

@@ -5,7 +5,8 @@
 
 use crate::allocation::Unallocated;
 use crate::engine::Engine;
-use crate::error::StoreError;
+use crate::error::{StoreError, corrupt_item};
+use crate::item_fault::ItemFault;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::free_space_tree;
 use crate::space::kind::SpaceKind;
@@ -311,10 +312,18 @@ impl Engine {
                     let is_ours = group.standing == Standing::Committed && !group.read_only;
                     is_ours && !group.dirty && held == 0
                 });
-                if is_idle && left > 1 {
-                    self.remove_group(start)?;
-                    left -= 1;
+                if !is_idle || left < 2 {
+                    continue;
                 }
+                let span = start.get()..group.map_or(start.get(), BlockGroup::end);
+                if self.first_extent_over(&span)?.is_some() {
+                    // Its count lies, and the superblock's sum with it.
+                    let used = self.count_used(&span)?;
+                    self.correct_used(start, used);
+                    continue;
+                }
+                self.remove_group(start)?;
+                left -= 1;
             }
         }
         Ok(())
@@ -322,7 +331,17 @@ impl Engine {
 
     /// Removes a group that holds nothing, and held nothing in the last
     /// generation.
+    ///
+    /// # Errors
+    /// The extent tree has something in it: its count is wrong. Nothing changed
+    /// then.
     pub(crate) fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
+        if let Some(group) = self.allocation.groups.get(start)
+            && let Some(at) = self.first_extent_over(&(start.get()..group.end()))?
+        {
+            let key = Key::new(at, ItemType::EXTENT_ITEM, 0);
+            return Err(corrupt_item(TreeId::EXTENT, key, ItemFault::InEmptyGroup));
+        }
         let (Some(group), Some(chunk)) = (
             self.allocation.groups.remove(start),
             self.allocation.chunks.remove(&start),

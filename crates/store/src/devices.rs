@@ -3,6 +3,7 @@
 //! Owns their items and the superblock of each. All superblocks are equal
 //! except for the item of the device on which each lies.
 
+use crate::Purpose;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::open::superblocks::has_room;
@@ -190,6 +191,46 @@ impl Engine {
     }
 
     /// Writes the item of a device as it is in memory.
+    /// Compares what device items call used with the chunks on the devices. A
+    /// wrong number is corrected, durably with the next commit: the kernel makes
+    /// chunks by it.
+    ///
+    /// # Errors
+    /// No space; reading.
+    pub(crate) fn verify_device_bytes(&mut self) -> Result<(), StoreError> {
+        let mut used: BTreeMap<DeviceId, u64> = BTreeMap::new();
+        for chunk in self.allocation.chunks.values() {
+            let length = stripe_length(chunk);
+            for stripe in &chunk.stripes {
+                let bytes = used.entry(stripe.device).or_default();
+                *bytes = bytes.saturating_add(length);
+            }
+        }
+        let items = self.publication.devices.values();
+        let wrong: Vec<(DeviceId, u64, u64)> = items
+            .filter(|item| !self.is_of_seed(item))
+            .map(|item| {
+                let found = used.get(&item.id).copied().unwrap_or(0);
+                (item.id, item.bytes_used, found)
+            })
+            .filter(|(_, says, found)| says != found)
+            .collect();
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        self.reserve(wrong.len(), Purpose::Shrink)?;
+        for (device, says, found) in wrong {
+            tracing::warn!(
+                %device,
+                was = says,
+                used = found,
+                "the count of used bytes of a device was wrong; it is corrected from the chunks"
+            );
+            self.change_devices(&[device], |_| found)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
         let Some(item) = self.publication.devices.get(&id).cloned() else {
             return Ok(());

@@ -94,6 +94,13 @@ impl Engine {
     fn begin_batch(&mut self, addresses: &[Logical]) -> Result<Vec<Arc<Node>>, StoreError> {
         let changed = addresses.iter().copied();
         self.verify_space_of(changed.filter(|at| self.forest.dirty.contains(*at)))?;
+        let length = self.node_size() as u64;
+        for logical in addresses {
+            // The others were compared when they entered the extent tree.
+            if self.pending.refs.get(*logical).is_some_and(|node| node.new) {
+                self.verify_unused(&(logical.get()..logical.get() + length))?;
+            }
+        }
         let checksum = self.identity.checksum;
         let mut batch = Vec::with_capacity(addresses.len());
         for logical in addresses {

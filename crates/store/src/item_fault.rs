@@ -47,6 +47,13 @@ pub enum ItemFault {
     /// Free space that a tree or a file uses.
     #[error("calls space free that is used; run butterfs check")]
     FreeButUsed,
+    /// An extent in a block group that counts no used bytes.
+    #[error("lies in a block group that is about to be removed as empty; run butterfs check")]
+    InEmptyGroup,
+    /// A node that others share, in a tree that was snapshotted too long ago for
+    /// that by its root item.
+    #[error("is shared, but its subvolume's item says that no snapshot can share it")]
+    SharedAfterSnapshot,
     /// An extent that does not consist of sectors.
     #[error("is no whole sectors")]
     PartOfSector,

@@ -525,11 +525,14 @@ impl Engine {
             return Err(StoreError::NoSpace);
         }
         // A replay would not know a chunk that the last commit does not have.
-        self.take_where(SpaceKind::Metadata, size, size, |group| {
-            group.standing == Standing::Committed
-        })
-        .map(Logical)
-        .ok_or(StoreError::NoSpace)
+        let at = self
+            .take_where(SpaceKind::Metadata, size, size, |group| {
+                group.standing == Standing::Committed
+            })
+            .ok_or(StoreError::NoSpace)?;
+        // No commit compares it with the extents before it is written.
+        self.verify_unused(&(at..at + size))?;
+        Ok(Logical(at))
     }
 
     /// Takes back the space of a data extent that lost its last reference

@@ -74,6 +74,9 @@ impl Store {
         options: &OpenOptions,
     ) -> Result<Self, StoreError> {
         let (mut members, mut engine) = load_members(&devices, options)?;
+        if options.access == Access::ReadWrite {
+            engine.verify_used()?;
+        }
         // A tree that is not valid (the kernel was making it) is made anew too.
         if options.free_space == FreeSpace::Remade || engine.allocation.remakes_free_space {
             engine.begin_remake(options.access)?;
@@ -88,6 +91,9 @@ impl Store {
             && let Err(error) = engine.find_orphan_free_space()
         {
             tracing::warn!(%error, "leftovers in the free-space tree are not looked for");
+        }
+        if options.access == Access::ReadWrite && !engine.allocation.remakes_free_space {
+            engine.verify_device_bytes()?;
         }
         if options.access == Access::ReadWrite {
             engine.cancel_interrupted_replacement()?;

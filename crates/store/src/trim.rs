@@ -123,6 +123,7 @@ impl Store {
             };
             let step = Step::of(free.overlapping(at..end), wanted);
             for range in &step.ranges {
+                engine.verify_unused(range)?;
                 self.space
                     .discard(Logical(range.start), range.end - range.start)?;
             }

@@ -22,7 +22,7 @@ use butterfs_device::each_by_a_thread;
 use butterfs_format::compression::{Algorithm, Level, UNIT, heuristic};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::InodeFlags;
-use butterfs_format::{InodeId, Logical};
+use butterfs_format::{InodeId, ItemType, Key, Logical};
 use butterfs_store::{Engine, Purpose, StoreError, Transaction};
 use butterfs_tree::Node;
 use std::borrow::Cow;
@@ -594,7 +594,10 @@ impl Filesystem {
                 continue;
             }
             let by = extents::owner(id, extent.start, place);
-            if engine.is_referred_only_by(extents::extent_of(place), by)? {
+            let key = Key::new(id.number.get(), ItemType::EXTENT_DATA, extent.start);
+            if engine.is_referred_only_by(extents::extent_of(place), by)?
+                && !engine.is_way_shared(id.tree, &key)?
+            {
                 parts.push((part, target));
             }
         }

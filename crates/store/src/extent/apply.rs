@@ -3,10 +3,12 @@
 //! checksum tree and pinned space.
 
 use super::pending::{Backref, ExtentKind, PendingExtent};
-use super::record::{ExtentRecord, FLAG_FULL_BACKREF, Reach, displaced_behind, find_keyed};
+use super::record::{
+    ExtentRecord, FLAG_FULL_BACKREF, Reach, displaced_behind, find_keyed, verify_none_keyed,
+};
 use crate::checksums;
 use crate::engine::Engine;
-use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::error::{StoreError, corrupt_item};
 use crate::item_fault::ItemFault;
 use crate::quota::groups::Quotas;
 use crate::space::free_space_tree::{self, Change};
@@ -192,6 +194,8 @@ fn apply_extent(
             record.owner = extent.owner.map(TreeId::get);
         }
         apply_changes(editor, context, &mut record, extent)?;
+        // Nodes are written after this.
+        editor.source().verify_unused(&range)?;
         editor.insert(&record.key, &record.encode())?;
         push(&mut effects.used, range);
         return Ok(());
@@ -208,11 +212,17 @@ fn apply_extent(
             ));
         }
         editor.remove(&record.key)?;
+        verify_none_keyed(editor.source(), record.key)?;
         push(&mut effects.freed, range.clone());
         if extent.kind == ExtentKind::Data {
             push(&mut effects.freed_data, range);
         }
         return Ok(());
+    }
+    // A count alone that is too great costs only the node's space.
+    if extent.is_last && !record.inline.is_empty() {
+        let fault = ItemFault::SharedAfterSnapshot;
+        return Err(corrupt_item(TreeId::EXTENT, record.key, fault));
     }
     let after = record.encode();
     if after != before {
@@ -237,8 +247,7 @@ fn load(
     };
     for key in skinny.into_iter().chain([plain]) {
         if let Some(data) = editor.get_mut(&key)? {
-            return ExtentRecord::parse(key, data)
-                .map_err(|error| bad_item(TreeId::EXTENT, key, &error));
+            return ExtentRecord::parse_counted(key, data);
         }
     }
     Err(corrupt_item(

@@ -58,6 +58,8 @@ pub struct PendingExtent {
     pub owner: Option<TreeId>,
     /// Its children's references are by parent from now on.
     pub set_full_backref: bool,
+    /// Nobody else can refer to it: the extent goes with these changes.
+    pub is_last: bool,
     /// Net change of each reference.
     pub changes: Changes,
 }
@@ -224,6 +226,7 @@ impl PendingRefs {
             new: true,
             owner,
             set_full_backref: false,
+            is_last: false,
             changes: Changes::of_one(by, 1),
         });
         self.references += 1;
@@ -287,6 +290,13 @@ impl PendingRefs {
         self.entry(logical, length, kind).set_full_backref = true;
     }
 
+    /// The changes of an extent are its last ones: nobody else refers to it.
+    pub fn note_last(&mut self, logical: Logical) {
+        if let Some(extent) = self.extents.get_mut(&logical) {
+            extent.is_last = true;
+        }
+    }
+
     fn entry(&mut self, logical: Logical, length: u64, kind: ExtentKind) -> &mut PendingExtent {
         if let Some(arrivals) = &mut self.arrivals {
             arrivals.push(logical);
@@ -297,6 +307,7 @@ impl PendingRefs {
             new: false,
             owner: None,
             set_full_backref: false,
+            is_last: false,
             changes: Changes::default(),
         })
     }

@@ -206,8 +206,7 @@ impl ExtentRecord {
         };
         for key in skinny.into_iter().chain([plain]) {
             if let Some((leaf, slot)) = find(source, TreeId::EXTENT, &key)? {
-                return Self::parse(key, leaf.data(slot))
-                    .map_err(|error| bad_item(TreeId::EXTENT, key, &error));
+                return Self::parse_counted(key, leaf.data(slot));
             }
         }
         Err(corrupt_item(
@@ -215,6 +214,28 @@ impl ExtentRecord {
             plain,
             ItemFault::MissingExtent,
         ))
+    }
+
+    /// Parses an item, and compares its count with the references that it lists.
+    /// Whoever believes a count that is too small frees or overwrites what others
+    /// refer to.
+    ///
+    /// # Errors
+    /// It is damaged; it counts fewer references than it lists.
+    pub fn parse_counted(key: Key, data: &[u8]) -> Result<Self, StoreError> {
+        let record =
+            Self::parse(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+        if record.refs < record.listed() {
+            let fault = ItemFault::MoreRefsThanCounted;
+            return Err(corrupt_item(TreeId::EXTENT, key, fault));
+        }
+        Ok(record)
+    }
+
+    /// References that lie in the item itself.
+    fn listed(&self) -> u64 {
+        let inline = self.inline.iter().map(|(_, count)| u64::from(*count));
+        inline.sum()
     }
 
     /// Parses an item.
@@ -337,8 +358,7 @@ impl ExtentRecord {
 
     /// True when references have items of their own.
     pub fn has_keyed(&self) -> bool {
-        let inline = self.inline.iter().map(|(_, count)| u64::from(*count));
-        self.refs > inline.sum()
+        self.refs > self.listed()
     }
 
     /// The count of one reference. It may be too small if the item was found
@@ -386,6 +406,21 @@ impl ExtentRecord {
             cursor.next()?;
         }
         Ok(all)
+    }
+}
+
+/// Errors if an extent that goes has references in items of their own.
+///
+/// # Errors
+/// Damage, reading.
+pub fn verify_none_keyed<S: NodeSource>(source: &S, extent: Key) -> Result<(), StoreError> {
+    let first = Key::new(extent.objectid, ItemType::TREE_BLOCK_REF, 0);
+    let cursor = Cursor::seek_in(source, TreeId::EXTENT, &first)?;
+    let is_ref =
+        |key: &Key| key.objectid == first.objectid && key.item_type <= ItemType::SHARED_DATA_REF;
+    match cursor.key().filter(is_ref) {
+        Some(_) => Err(corrupt_item(TreeId::EXTENT, extent, ItemFault::RefsLeft)),
+        None => Ok(()),
     }
 }
 

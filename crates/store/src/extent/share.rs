@@ -16,7 +16,7 @@ use crate::item_fault::ItemFault;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::node::FLAG_RELOC;
 use butterfs_format::{InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
-use butterfs_tree::Node;
+use butterfs_tree::{Node, NodeSource};
 
 /// How children refer to their parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -40,7 +40,8 @@ impl Engine {
     /// Moves references after `old` of `tree` was copied.
     pub(crate) fn move_references(&mut self, tree: TreeId, old: &Node) -> Result<(), StoreError> {
         let reference = old.reference();
-        if tree.is_subvolume() && self.may_be_shared(tree, old)? {
+        let may_be_shared = tree.is_subvolume() && self.may_be_shared(tree, old)?;
+        if may_be_shared {
             let state = self.extent_state(
                 reference.logical,
                 self.identity.node_size as u64,
@@ -61,7 +62,34 @@ impl Engine {
             }
         }
         self.drop_node_ref(reference, Backref::Tree(tree));
+        if tree.is_subvolume() && !may_be_shared {
+            // The root item says so. If it lies, the children of the node now
+            // lack references.
+            self.pending.refs.note_last(reference.logical);
+        }
         Ok(())
+    }
+
+    /// Whether another tree shares a node on the way to `key` of a subvolume,
+    /// and so what its leaf refers to. The extent tree says so, whatever the
+    /// root item says about snapshots.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn is_way_shared(&self, tree: TreeId, key: &Key) -> Result<bool, StoreError> {
+        let mut at = self.root(tree)?;
+        loop {
+            let length = self.identity.node_size as u64;
+            let state = self.extent_state(at.logical, length, Self::node_kind(at))?;
+            if state.count > 1 {
+                return Ok(true);
+            }
+            let node = self.node(at)?;
+            if node.is_leaf() {
+                return Ok(false);
+            }
+            at = node.child(node.child_slot(key));
+        }
     }
 
     fn may_be_shared(&self, tree: TreeId, node: &Node) -> Result<bool, StoreError> {

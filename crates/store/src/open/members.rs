@@ -31,6 +31,7 @@ use super::options::{Degraded, OpenOptions, States};
 use super::superblocks::{FoundSuperblock, Preferred, read_preferred};
 use crate::error::StoreError;
 use crate::open::member_fault::MemberFault;
+use crate::open::space_fault::SpaceFault;
 use crate::publication::DeviceItems;
 use butterfs_device::BlockDevice;
 use butterfs_format::item::device::DeviceItem;
@@ -348,6 +349,20 @@ impl Members {
         Ok(Some(seeds))
     }
 
+    /// Errors if the item of a device of this volume says that it belongs to
+    /// another one. It would be taken for a seed, and not be written.
+    fn verify_volumes(&self, items: &DeviceItems) -> Result<(), SpaceFault> {
+        for one in &self.given {
+            let own = &one.superblock().device;
+            let item = items.get(&own.id).filter(|item| item.uuid == own.uuid);
+            let is_changing = one.superblock().flags.intersects(SuperFlags::CHANGING);
+            if !is_changing && item.is_some_and(|item| item.fsid != own.fsid) {
+                return Err(SpaceFault::DeviceOfOtherVolume(own.id));
+            }
+        }
+        Ok(())
+    }
+
     /// Leaves out seeds that the volume did not grow from by its items. True
     /// when there were some.
     ///
@@ -388,7 +403,8 @@ impl Members {
     ///
     /// # Errors
     /// [`MemberFault::SeedChanged`]
-    pub(super) fn leave_out_strangers(&mut self, items: &DeviceItems) -> Result<bool, MemberFault> {
+    pub(super) fn leave_out_strangers(&mut self, items: &DeviceItems) -> Result<bool, StoreError> {
+        self.verify_volumes(items)?;
         let has_strange_seeds = self.leave_out_strange_seeds(items)?;
         let before = self.given.len();
         self.given.retain(|one| {

@@ -6,7 +6,6 @@
 
 use super::block_group::BlockGroup;
 use super::block_groups::BlockGroups;
-use super::free_space_tree;
 use super::ranges::RangeSet;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
@@ -62,6 +61,23 @@ impl Engine {
     /// [`StoreError::NoSpace`]
     pub fn allocate_data(&mut self, wanted: u64) -> Result<Range<u64>, StoreError> {
         crate::inject::point()?;
+        loop {
+            let range = self.take_data(wanted)?;
+            let Err(error) = self.verify_unused(&range) else {
+                return Ok(range);
+            };
+            self.give_back(Logical(range.start), range.end - range.start);
+            if !matches!(error, StoreError::CorruptItem { .. }) {
+                return Err(error);
+            }
+            let group = self.allocation.groups.containing(Logical(range.start));
+            let start = group.ok_or(NO_GROUP)?.start;
+            self.distrust(start, &error);
+        }
+    }
+
+    /// Takes at most `wanted` bytes that are recorded as free.
+    fn take_data(&mut self, wanted: u64) -> Result<Range<u64>, StoreError> {
         let sector = self.sector_size();
         loop {
             if let Some(at) = self.take(SpaceKind::Data, wanted, sector) {
@@ -179,7 +195,15 @@ impl Engine {
 
     fn load_group(&mut self, start: Logical) -> Result<(), StoreError> {
         let group = self.allocation.groups.get(start).ok_or(NO_GROUP)?;
-        let free = self.free_of(group)?;
+        let recorded = match self.recorded_free(group) {
+            Ok(recorded) => recorded,
+            Err(error) => return self.distrust_damaged(start, error),
+        };
+        if let Err(error) = self.verify_free_space(start, &recorded) {
+            return self.distrust_damaged(start, error);
+        }
+        let group = self.allocation.groups.get(start).ok_or(NO_GROUP)?;
+        let free = self.free_now(group, recorded);
         let loaded = self
             .allocation
             .groups
@@ -187,16 +211,25 @@ impl Engine {
         loaded.ok_or(NO_GROUP)
     }
 
+    /// Lets go of a block group whose free space cannot be known. Other groups
+    /// have space, too.
+    fn distrust_damaged(&mut self, start: Logical, error: StoreError) -> Result<(), StoreError> {
+        if !matches!(error, StoreError::CorruptItem { .. }) {
+            return Err(error);
+        }
+        self.distrust(start, &error);
+        Ok(())
+    }
+
     /// What can be allocated from a group that is not loaded.
     pub(super) fn free_of(&self, group: &BlockGroup) -> Result<RangeSet, StoreError> {
-        let span = group.span(self.sector_size());
-        let ranges = if self.allocation.free_space_tree {
-            free_space_tree::read_free_ranges(self, &span)?
-        } else {
-            self.gaps_between_extents(group, &mut |_, _| Ok(()))?
-        };
+        Ok(self.free_now(group, self.recorded_free(group)?))
+    }
+
+    /// What of recorded free space can be allocated now.
+    fn free_now(&self, group: &BlockGroup, recorded: Vec<Range<u64>>) -> RangeSet {
         let mut free = RangeSet::default();
-        for range in ranges {
+        for range in recorded {
             free.insert(range);
         }
         let whole = group.start.get()..group.end();
@@ -216,7 +249,7 @@ impl Engine {
         for range in self.pending.refs.new_in(whole) {
             free.remove(range);
         }
-        Ok(free)
+        free
     }
 
     /// Free ranges by the extent tree, for volumes without a free-space tree.

@@ -104,7 +104,10 @@ pub fn read_free_ranges<S: NodeSource>(
             .checked_add(key.offset)
             .is_some_and(|end| end <= group.end());
         let after = ranges.last().is_none_or(|last| last.end <= key.objectid);
-        if !inside || !after || key.offset == 0 {
+        let aligned = [key.objectid, key.offset]
+            .iter()
+            .all(|n| n.is_multiple_of(group.sector_size));
+        if !inside || !after || !aligned || key.offset == 0 {
             return Err(corrupt_item(
                 TreeId::FREE_SPACE,
                 key,

@@ -10,3 +10,4 @@ pub mod ranges;
 mod remake;
 mod rows;
 pub mod trial;
+mod unused;
