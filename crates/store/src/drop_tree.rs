@@ -115,7 +115,7 @@ impl Engine {
     /// The tree of roots is damaged, or reading it failed.
     pub fn drop_step(&mut self, tree: TreeId, nodes: usize) -> Result<DropProgress, StoreError> {
         let state = self.tree_state(tree)?;
-        if state.item.refs != 0 {
+        if !tree.is_subvolume() || state.item.refs != 0 {
             return Err(StoreError::Internal("a subvolume is dropped that lives"));
         }
         // Nodes that are older than the snapshot have another owner.

@@ -408,7 +408,9 @@ impl Engine {
             if key.objectid != object::ORPHAN || key.item_type != ItemType::ORPHAN_ITEM {
                 break;
             }
-            trees.push(TreeId(key.offset));
+            // Trees that have no item of their own would look as if nobody
+            // referred to them.
+            trees.extend(Some(TreeId(key.offset)).filter(|tree| tree.is_subvolume()));
             cursor.next()?;
         }
         Ok(trees)

@@ -162,6 +162,17 @@ pub const COUNTS: &[(Number, &[&str])] = &[
     ),
     (
         Number {
+            what: "what is to be deleted is the tree of roots",
+            of: |key, _| key.item_type == ItemType::ORPHAN_ITEM,
+            part: Part::Key,
+            place: 9,
+            width: 8,
+            change: |_| 1,
+        },
+        &["free deleted", "nothing", "write", "subvolume delete"],
+    ),
+    (
+        Number {
             what: "the deletion of a subvolume begins again",
             of: |key, data| {
                 key.item_type == ItemType::ROOT_ITEM && key.objectid > 255 && data[216] == 0
