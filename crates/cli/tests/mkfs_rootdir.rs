@@ -5,9 +5,10 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use support::{Bench, said};
+use support::{BINARY, Bench, is_root, said};
 
 /// What is told of a file: type and permissions, owner, time of the last change,
 /// and content.
@@ -194,6 +195,43 @@ fn a_volume_that_is_too_small_is_said_and_a_new_file_goes() {
     bench.run(&["mkfs", "-q", "-f", "-r", "files", "old.img"]);
     bench.run(&["check", "old.img"]);
     assert_eq!(bench.run(&["ls", "old.img:/"]), "0\n1\n2\n3\n4\n");
+}
+
+/// Without --keep-going a volume has all files, or is not made.
+#[test]
+fn what_cannot_be_read_is_left_out_only_when_asked_for() {
+    let bench = Bench::new();
+    fs::create_dir_all(bench.path("files/closed")).expect("a directory");
+    for name in ["a", "secret", "z"] {
+        fs::write(bench.path("files").join(name), name).expect("a file");
+    }
+    for (name, mode) in [("", 0o777), ("files/secret", 0), ("files/closed", 0)] {
+        let mode = fs::Permissions::from_mode(mode);
+        fs::set_permissions(bench.path(name), mode).expect("a mode");
+    }
+    let mkfs = |words: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.args(["mkfs", "-q", "-r", "files"]).args(words);
+        if is_root() {
+            command.uid(65534).gid(65534);
+        }
+        let output = command.current_dir(bench.path("")).arg("new").output();
+        output.expect("it runs")
+    };
+    let refused = mkfs(&["-b", "200m"]);
+    assert!(!refused.status.success());
+    assert!(!bench.path("new").exists(), "a half volume is left");
+    let most = mkfs(&["--keep-going"]);
+    let told = said(&most);
+    assert_eq!(most.status.code(), Some(1), "{told}");
+    for name in ["secret", "closed"] {
+        let named = format!("left out: files/{name}: Permission denied");
+        assert!(told.contains(&named), "{told}");
+    }
+    assert_eq!(bench.run(&["ls", "new:/"]), "a\nz\n");
+    bench.run(&["check", "new"]);
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(bench.path("files/closed"), mode).expect("a mode");
 }
 
 /// A file in which the files have room keeps its size.

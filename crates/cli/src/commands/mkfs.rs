@@ -390,7 +390,7 @@ impl Mkfs {
         match (&self.root.directory, &self.devices[..]) {
             (Some(directory), [_]) => {
                 let copies = RootDir::copies(profile(self.data.as_deref())?);
-                RootDir::size(directory, copies).map(Some)
+                self.root.size(directory, copies).map(Some)
             }
             _ => Ok(None),
         }

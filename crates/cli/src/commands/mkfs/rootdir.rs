@@ -194,16 +194,23 @@ impl RootDir {
     }
 
     /// Bytes of a device that surely holds the files of `directory`, with `copies`
-    /// of their content.
-    pub fn size(directory: &Path, copies: u64) -> Result<u64, Failure> {
+    /// of their content. What is left out needs no room.
+    pub fn size(&self, directory: &Path, copies: u64) -> Result<u64, Failure> {
         let (mut content, mut inodes) = (0_u64, 0_u64);
         let mut seen = HashSet::new();
         let mut waiting = vec![directory.to_path_buf()];
         while let Some(path) = waiting.pop() {
-            let metadata = std::fs::symlink_metadata(&path).context(path.display())?;
+            let metadata = match std::fs::symlink_metadata(&path) {
+                Err(_) if self.keep_going => continue,
+                found => found.context(path.display())?,
+            };
             inodes += 1;
             if metadata.is_dir() {
-                for entry in std::fs::read_dir(&path).context(path.display())? {
+                let entries = match std::fs::read_dir(&path) {
+                    Err(_) if self.keep_going => continue,
+                    listed => listed.context(path.display())?,
+                };
+                for entry in entries {
                     waiting.push(entry.context(path.display())?.path());
                 }
             } else if metadata.is_file() {
