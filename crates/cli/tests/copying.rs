@@ -756,3 +756,33 @@ fn what_is_damaged_stops_no_command_on_many_files() {
     assert_eq!(bench.run(&["ls", "volume:/"]), "a\nz\n");
     bench.run(&["check", "volume"]);
 }
+
+/// With `rescue=all`, nodes with a wrong checksum make every name doubtful, and
+/// the exit code says so.
+#[test]
+fn nodes_with_wrong_checksums_are_counted() {
+    let bench = Bench::new();
+    fs::write(bench.path("file"), "kept\n").expect("a file");
+    bench.run(&["copy", "-q", "file", "volume:/"]);
+    let mut image = fs::read(bench.path("volume")).expect("the image");
+    let fsid = image[(64 << 10) + 32..][..16].to_vec();
+    // Nodes of the top-level subvolume, whose number is 5, and all copies.
+    for node in image.chunks_mut(16 << 10).skip(5) {
+        let owner = u64::from_le_bytes(node[88..96].try_into().expect("8 bytes"));
+        if node[32..48] == fsid && owner == 5 {
+            node[0] ^= 1;
+        }
+    }
+    fs::write(bench.path("volume"), image).expect("the image");
+    let refused = bench.try_run(&["copy", "-q", "volume:/", "nothing"]);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    let output = bench.try_run(&["copy", "-q", "-o", "ro,rescue=all", "volume:/", "out"]);
+    let told = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("1 nodes of the trees have wrong checksums"),
+        "{told}"
+    );
+    let found = fs::read_to_string(bench.path("out/file"));
+    assert_eq!(found.expect("it is copied"), "kept\n");
+}
