@@ -238,6 +238,72 @@ fn who_may_not_ask_is_told_so_every_time() {
     drop(mounted);
 }
 
+/// Connects to a stopped server as a root without capabilities, ends, and has
+/// its number taken over by a root with all of them, before the server looks.
+/// Arguments: the mountpoint, the server's number. Prints the answer.
+const IMPERSONATE: &str = r#"
+import os, signal, subprocess, sys
+point, server = sys.argv[1], int(sys.argv[2])
+name = os.getxattr(point, "butterfs.service")
+script = """
+import os, socket, sys
+one = socket.socket(socket.AF_UNIX)
+one.connect(b"\\0" + bytes.fromhex(sys.argv[1]))
+if os.fork():
+    os._exit(0)
+sys.stdin.readline()
+try:
+    one.sendall(b"\\x02\\0\\0\\0{}")
+except BrokenPipeError:
+    pass # It was refused before it asked.
+one.settimeout(20)
+sys.stdout.buffer.write(one.recv(4096))
+"""
+bare = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
+os.kill(server, signal.SIGSTOP)
+try:
+    for _ in range(50):
+        asks = subprocess.Popen(bare + ["python3", "-c", script, name.hex()],
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert asks.wait() == 0
+        with open("/proc/sys/kernel/ns_last_pid", "w") as last:
+            last.write(str(asks.pid - 1))
+        other = subprocess.Popen(["sleep", "100"])
+        if other.pid == asks.pid:
+            break
+        other.kill()
+        other.wait()
+    assert other.pid == asks.pid, "the number went to somebody else each time"
+finally:
+    os.kill(server, signal.SIGCONT)
+asks.stdin.write(b"\n")
+asks.stdin.close()
+sys.stdout.buffer.write(asks.stdout.read())
+other.kill()
+"#;
+
+#[test]
+fn a_process_that_got_the_number_of_a_caller_lends_it_no_rights() {
+    if !can_mount() || !support::is_root() {
+        println!("skipped: numbers of processes are set by root");
+        return;
+    }
+    let bench = Bench::new();
+    let server = support::Foreground::start(&bench, "rw");
+    let output = Command::new("python3")
+        .args(["-c", IMPERSONATE])
+        .arg(bench.path("mnt"))
+        .arg(server.id().to_string())
+        .output()
+        .expect("python3 runs");
+    assert!(output.status.success(), "{}", said(&output));
+    let text = said(&output);
+    assert!(
+        text.contains("only root and the user who mounted"),
+        "{text}"
+    );
+}
+
 #[test]
 fn an_answer_without_an_end_is_a_failure() {
     if !can_mount() {

@@ -202,6 +202,10 @@ impl Foreground {
         Self { child, mountpoint }
     }
 
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn kill(mut self) {
         self.child.kill().expect("the server dies");
         self.child.wait().expect("its status");

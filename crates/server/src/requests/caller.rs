@@ -10,8 +10,9 @@
 
 use butterfs::Owner;
 use butterfs::access::{Capability, Credentials};
-use butterfs_fuse::Context;
+use butterfs_fuse::{Context, is_running, peer_process};
 use std::cell::OnceCell;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Bits of capabilities, see capabilities(7).
@@ -128,11 +129,26 @@ fn knows(ranges: &[std::ops::Range<u64>], id: u32) -> bool {
 /// by the rule for ioctls, the user who runs the server or a process with
 /// CAP_SYS_ADMIN in the server's user namespace. A server that is not root's
 /// cannot look at root's processes, so it trusts a peer that is root.
-pub fn may_administer(peer: rustix::net::UCred) -> bool {
+pub fn may_administer(socket: &UnixStream) -> bool {
+    let Ok(peer) = rustix::net::sockopt::socket_peercred(socket) else {
+        return false;
+    };
     let server = rustix::process::geteuid();
     if !server.is_root() {
         return peer.uid.is_root() || peer.uid == server;
     }
+    let process = match peer_process(socket) {
+        Ok(process) => Some(process),
+        // Before Linux 6.5.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => None,
+        // It is gone.
+        Err(_) => return false,
+    };
+    // A process that still runs was looked at, and not one that got its number.
+    has_rights(peer) && process.is_none_or(|process| is_running(process).unwrap_or(false))
+}
+
+fn has_rights(peer: rustix::net::UCred) -> bool {
     let process = peer.pid.as_raw_pid().cast_unsigned();
     let facts = Facts::read(process, peer.uid.as_raw(), peer.gid.as_raw());
     facts.is_some_and(|facts| {
@@ -230,9 +246,9 @@ mod tests {
             gid: rustix::process::getegid(),
         };
         let own = rustix::process::geteuid();
-        assert!(may_administer(peer(std::process::id(), own.as_raw())));
+        assert!(has_rights(peer(std::process::id(), own.as_raw())));
         // It is not this process's user.
-        assert!(!may_administer(peer(std::process::id(), own.as_raw() + 1)));
+        assert!(!has_rights(peer(std::process::id(), own.as_raw() + 1)));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use crate::attributes::server_of;
 use crate::error::ServerError;
+use butterfs_fuse::peer_process;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::UCred;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -95,7 +96,12 @@ fn is_there(client: &UnixStream) -> bool {
 /// then.
 pub(crate) fn process_behind(server: &UnixStream) -> Option<(UCred, OwnedFd)> {
     let who = rustix::net::sockopt::socket_peercred(server).ok()?;
-    let process = pidfd_open(who.pid, PidfdFlags::empty()).ok()?;
+    let process = match peer_process(server) {
+        Ok(process) => process,
+        // Before Linux 6.5. The look at the connection below also tells that
+        // the number was not another's.
+        Err(_) => pidfd_open(who.pid, PidfdFlags::empty()).ok()?,
+    };
     let mut state = [PollFd::new(server, PollFlags::RDHUP)];
     let now = Timespec::default();
     rustix::event::poll(&mut state, Some(&now)).ok()?;
