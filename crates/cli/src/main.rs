@@ -52,6 +52,7 @@ mod units;
 mod version;
 mod whole_file;
 mod whole_help;
+mod zone;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -146,3 +146,51 @@ fn features_have_shorter_names() {
     let list = bench.run(&["mkfs", "-O", "list-all"]);
     assert!(list.contains("(bgt)") && list.contains("(fst)"), "{list}");
 }
+
+#[test]
+fn a_protected_device_is_called_protected() {
+    if !support::is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let bench = Bench::new();
+    let device = Loop::with(&["--read-only"], &bench.path("volume"));
+    for words in [
+        &["mkfs", "-f", device.name()][..],
+        &["filesystem", "resize", "max", device.name()],
+    ] {
+        let failed = bench.try_run(words);
+        let text = said(&failed);
+        assert!(!failed.status.success(), "{words:?}");
+        assert!(text.contains("write-protected"), "{words:?}: {text}");
+        assert!(!text.contains("permissions"), "{words:?}: {text}");
+    }
+}
+
+/// As with mkfs.btrfs, a new volume may have quotas.
+#[test]
+fn a_new_volume_may_have_quotas() {
+    let bench = Bench::new();
+    for (feature, mode) in [("quota", "qgroup"), ("squota", "squota")] {
+        bench.run(&["mkfs", "-f", "-q", "-b", "512m", "-O", feature, "volume"]);
+        let status = bench.run(&["quota", "status", "volume"]);
+        assert!(status.contains(mode), "{feature}: {status}");
+        let groups = bench.run(&["qgroup", "show", "volume"]);
+        assert!(groups.contains("0/5"), "{groups}");
+        if feature == "quota" {
+            bench.check();
+        }
+    }
+    bench.run(&[
+        "mkfs",
+        "-f",
+        "-q",
+        "-b",
+        "512m",
+        "-O",
+        "quota,^quota",
+        "volume",
+    ]);
+    let off = bench.try_run(&["quota", "status", "--is-enabled", "volume"]);
+    assert!(!off.status.success(), "{}", said(&off));
+}

@@ -438,3 +438,32 @@ fn defaults_and_ids_on_the_kernels_mount() {
         drop(mounted);
     }
 }
+
+/// As in btrfs-progs, a time is that of the caller's zone, whatever the server's
+/// is.
+#[test]
+fn times_are_those_of_the_callers_zone() {
+    let bench = Bench::new();
+    let shown = |zone: &str, place: &str| -> String {
+        let mut command = Command::new(support::BINARY);
+        command.current_dir(bench.path("")).env("TZ", zone);
+        let output = command.args(["subvolume", "show", place]).output();
+        let text = said(&output.expect("the binary runs"));
+        let line = text.lines().find(|line| line.contains("Creation time:"));
+        line.expect("a time").trim().to_owned()
+    };
+    let check = |place: &str| {
+        let utc = shown("UTC", place);
+        assert!(utc.ends_with(" +0000"), "{utc}");
+        let india = shown("<+0530>-5:30", place);
+        assert!(india.ends_with(" +0530"), "{india}");
+        assert_ne!(utc[..utc.len() - 6], india[..india.len() - 6]);
+    };
+    check("volume");
+    if support::can_mount() {
+        let mounted = bench.mount("subvolid=5");
+        check("mnt");
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+    }
+}

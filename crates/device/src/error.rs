@@ -85,6 +85,15 @@ pub enum DeviceError {
         /// What was being done.
         operation: Operation,
     },
+    /// The system keeps the block device from being written.
+    #[error(
+        "{device} is write-protected: open it read-only (-o ro), or end the protection (a switch on the \
+         medium, `blockdev --setrw`, `losetup` without -r)"
+    )]
+    WriteProtected {
+        /// The device.
+        device: String,
+    },
     /// The device was let go: its volume was closed.
     #[error("cannot {operation} {device}: its volume was closed; open it again")]
     Released {

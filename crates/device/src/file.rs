@@ -136,6 +136,15 @@ impl FileDevice {
     ) -> Result<Self, DeviceError> {
         let meta = file.metadata().map_err(|error| open_error(path, error))?;
         let kind = kind_of(path, &meta)?;
+        // Some drivers let a protected device be opened, and refuse each write.
+        if kind == Kind::BlockDevice
+            && access == Access::ReadWrite
+            && sys::is_write_protected(file.as_fd()) == Ok(true)
+        {
+            return Err(DeviceError::WriteProtected {
+                device: path.display().to_string(),
+            });
+        }
         let mut backing = None;
         let size = match kind {
             Kind::RegularFile => {
@@ -208,7 +217,21 @@ fn open(path: &Path, access: Access, flags: i32) -> Result<File, DeviceError> {
         // A FIFO must not block the open.
         .custom_flags(flags | libc::O_NONBLOCK)
         .open(path)
-        .map_err(|error| open_error(path, error))
+        .map_err(|error| match access {
+            Access::ReadWrite if is_write_protected(path, &error) => DeviceError::WriteProtected {
+                device: path.display().to_string(),
+            },
+            _ => open_error(path, error),
+        })
+}
+
+/// Whether a block device could not be opened for writing because the system
+/// protects it, not because this user may not write to it.
+fn is_write_protected(path: &Path, error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EACCES | libc::EPERM | libc::EROFS)
+    ) && File::open(path).is_ok_and(|file| sys::is_write_protected(file.as_fd()) == Ok(true))
 }
 
 fn lock_claim(claim: &Mutex<Option<File>>) -> MutexGuard<'_, Option<File>> {

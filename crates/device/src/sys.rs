@@ -20,6 +20,16 @@ pub(crate) fn block_device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
 }
 
+/// Whether the system keeps a block device from being written (`BLKROGET`).
+pub(crate) fn is_write_protected(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    const BLKROGET: rustix::ioctl::Opcode = opcode::none(0x12, 94);
+    // SAFETY: BLKROGET writes one int to its argument and nothing else; Getter
+    // passes a pointer to memory for exactly one int. On a descriptor that is no
+    // block device it fails without touching the argument.
+    let found: libc::c_int = unsafe { ioctl(fd, Getter::<BLKROGET, libc::c_int>::new())? };
+    Ok(found != 0)
+}
+
 /// The device and the inode number of the file behind a loop device
 /// (`LOOP_GET_STATUS64`), as in stat(2).
 pub(crate) fn file_behind_loop(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {

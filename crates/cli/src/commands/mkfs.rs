@@ -10,7 +10,9 @@ use crate::commands::device::tell_kernel_of;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::sizes;
-use butterfs::{Access, BlockDevice, FileDevice};
+use butterfs::du::{Limits, Progress};
+use butterfs::quota::QuotaMode;
+use butterfs::{Access, BlockDevice, FileDevice, OpenOptions, Subvolume, Volume};
 use butterfs_admin::mkfs::{
     DefaultState, FEATURES, FeatureBit, Layout, MkfsError, MkfsOptions, ProfileChoice, RootOwner,
     Summary, make, make_on, verify,
@@ -20,6 +22,7 @@ use butterfs_format::{ChecksumType, DeviceOffset};
 use clap::Args;
 use rootdir::{Filled, RootDir, Unfilled};
 use serde::Serialize;
+use std::ops::ControlFlow;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -240,10 +243,12 @@ impl Mkfs {
         if self.mixed && self.nodesize.is_none() {
             options.node_size = options.sector_size;
         }
-        for list in lists() {
+        let mut quotas = None;
+        let lists: Vec<String> = lists().map(|list| take_quotas(list, &mut quotas)).collect();
+        for list in &lists {
             options.features.change(list)?;
         }
-        if options.features.settle(lists().map(String::as_str)) {
+        if options.features.settle(lists.iter().map(String::as_str)) {
             note!(
                 "butterfs: warning: block-group-tree is turned off too, since it needs \
                  free-space-tree and no-holes"
@@ -261,6 +266,15 @@ impl Mkfs {
             }
             made => made,
         };
+        let made = made.and_then(|made| {
+            let enabled = quotas.map_or(Ok(()), |mode| self.enable_quotas(mode));
+            enabled.map_err(|failure| Unmade {
+                failure,
+                is_full: false,
+                is_begun: true,
+            })?;
+            Ok(made)
+        });
         let (made, files) = made.map_err(|unmade| {
             for path in self.devices.iter().filter(|path| !old.contains(path)) {
                 // The file was made for the volume, and holds none.
@@ -322,6 +336,21 @@ impl Mkfs {
         };
         let file = std::fs::metadata(path).context(path.display())?;
         Ok(file.is_file() && file.size() < needed)
+    }
+
+    /// Switches quotas on in the new volume.
+    fn enable_quotas(&self, mode: QuotaMode) -> Done {
+        let options = OpenOptions {
+            subvolume: Subvolume::Id(5),
+            ..OpenOptions::default()
+        };
+        let volume = Volume::open_all(&self.devices, options).context(self.names())?;
+        let nobody = &mut |_: &Progress| ControlFlow::Continue(());
+        let enabled = volume
+            .files()
+            .enable_quotas(mode, &Limits::default(), nobody);
+        enabled.context(self.names())?;
+        Ok(volume.close()?)
     }
 
     /// The devices, for messages.
@@ -460,10 +489,27 @@ impl Mkfs {
     }
 }
 
+/// A list of features without those that are quotas. The last one that is named
+/// counts. They are no bits of the format that mkfs writes: they are switched on
+/// in the finished volume.
+fn take_quotas(list: &str, quotas: &mut Option<QuotaMode>) -> String {
+    let mut left = Vec::new();
+    for word in list.split(',') {
+        match word {
+            "quota" => *quotas = Some(QuotaMode::Full),
+            "squota" => *quotas = Some(QuotaMode::Simple),
+            "^quota" | "^squota" => *quotas = None,
+            other => left.push(other),
+        }
+    }
+    left.join(",")
+}
+
 fn list_features() -> Done {
     say!("Features of a new volume (-O):");
     for feature in FEATURES {
         let default = match (feature.bit, feature.default) {
+            (FeatureBit::NotYet, _) if take_quotas(feature.name, &mut None).is_empty() => "",
             (FeatureBit::NotYet, _) => " (not supported yet)",
             (_, DefaultState::On) => " (default)",
             (_, DefaultState::Off) => "",

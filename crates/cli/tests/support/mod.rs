@@ -55,6 +55,7 @@ impl Bench {
     pub fn try_run(&self, words: &[&str]) -> Output {
         let mut command = Command::new(BINARY);
         command.current_dir(self.directory.path()).args(words);
+        command.env("TZ", "UTC");
         command.output().expect("the binary runs")
     }
 

@@ -1,12 +1,13 @@
 //! `butterfs subvolume show`.
 
-use super::shown::{Name, moment, uuid};
+use super::shown::{Name, local, uuid};
 use super::site::subvolume_at;
 use crate::fail::{Done, fail};
 use crate::output;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::units::Units;
+use crate::zone::Zone;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
 use butterfs::quota::{GroupId, QgroupLimitFlags};
 use butterfs::{Timespec, TreeId, Volume};
@@ -36,6 +37,9 @@ pub struct Show {
     subvolid: Option<u64>,
     /// VOLUME or VOLUME:/path.
     place: Place,
+    /// The caller's time zone: a server has its own.
+    #[arg(skip = std::env::var("TZ").ok())]
+    zone: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -148,14 +152,14 @@ impl OnVolume for Show {
         if self.json {
             return json(&facts);
         }
-        print(&facts, self.units)
+        print(&facts, self.units, &Zone::of(self.zone.as_deref()))
     }
 }
 
-fn print(facts: &Facts, units: Units) -> Done {
+fn print(facts: &Facts, units: Units, zone: &Zone) -> Done {
     let or_dash = |uuid: &Option<String>| uuid.clone().unwrap_or_else(|| "-".to_owned());
     let time = |seconds: Option<i64>| match seconds {
-        Some(seconds) => format!("{} +0000", moment(seconds)),
+        Some(seconds) => local(seconds, zone),
         None => "-".to_owned(),
     };
     output::line(&[&facts.path.0])?;

@@ -1,6 +1,7 @@
 //! Facts about subvolumes in the form for people and for JSON.
 
 use crate::dates::date;
+use crate::zone::Zone;
 use butterfs::UuidBytes;
 use serde::{Serialize, Serializer};
 use uuid::Uuid;
@@ -14,6 +15,15 @@ pub fn uuid(bytes: UuidBytes) -> Option<String> {
 pub fn moment(seconds: i64) -> String {
     let date = date(seconds);
     format!("{date}:{:02}", seconds.rem_euclid(60))
+}
+
+/// `YYYY-MM-DD hh:mm:ss +hhmm` in a time zone.
+pub fn local(seconds: i64, zone: &Zone) -> String {
+    let offset = zone.offset(seconds);
+    let sign = if offset < 0 { '-' } else { '+' };
+    let ahead = offset.unsigned_abs();
+    let moment = moment(seconds.saturating_add(offset));
+    format!("{moment} {sign}{:02}{:02}", ahead / 3600, ahead / 60 % 60)
 }
 
 /// A path or name in a volume. Text output has its bytes. JSON is UTF-8, and has
