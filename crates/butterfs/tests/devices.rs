@@ -404,7 +404,8 @@ fn members_that_are_not_whole_or_not_of_the_volume_are_refused() {
         Degraded::Allowed,
     );
     let cut = cut.map(drop).unwrap_err().to_string();
-    assert!(cut.contains("the item of device 2 says"), "{cut}");
+    assert!(cut.contains("device 2 of the volume, has"), "{cut}");
+    assert!(cut.contains("it was cut short"), "{cut}");
     assert_eq!(short.first_difference(&before), None);
     // A third device of a volume that has two.
     let fsid = Some([7; 16]);

@@ -727,10 +727,14 @@ fn what_is_damaged_stops_no_command_on_many_files() {
         .output()
         .expect("tar runs");
     assert!(listed.status.success(), "{}", said(&listed));
-    assert_eq!(
-        said(&listed).replace("tree/\n", "tree\n"),
-        "tree\ntree/a\ntree/rotten\ntree/z\n"
-    );
+    // The host lists its directories in an order of its own.
+    let names = said(&listed);
+    let mut names: Vec<&str> = names
+        .lines()
+        .map(|name| name.trim_end_matches('/'))
+        .collect();
+    names.sort_unstable();
+    assert_eq!(names, ["tree", "tree/a", "tree/rotten", "tree/z"]);
     // A name that is not there.
     for words in [
         ["chmod", "600", "volume:/no", "volume:/tree/z"],

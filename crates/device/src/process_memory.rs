@@ -107,6 +107,7 @@ fn groups(own: &str, mounts: &str) -> Vec<Group> {
         // A group outside of what is mounted is that of the mount, as a container
         // sees it.
         let below = path.and_then(|path| Path::new(path).strip_prefix(root).ok());
+        let below = below.filter(|path| !path.starts_with(".."));
         found.push(Group {
             mount: at.into(),
             below: below.unwrap_or(Path::new("")).into(),

@@ -131,7 +131,7 @@ fn numbers_of_the_kernel_are_kept() {
             }
             shown(mount.path())
         };
-        check_ours(&image);
+        common::check_theirs(&image);
         let (a, s) = (TreeId(256), TreeId(257));
         let fs = open_subvolume(&image, TreeId::FS);
         assert_eq!(kept(&fs), theirs, "as the kernel left it");

@@ -5,7 +5,8 @@
 //! would write over what an older copy names. Then the power fails while it
 //! writes the primary copy, and only the older copy is left. So before an open
 //! volume is changed in any way, all copies are the same and durable. Scrub
-//! rewrites bad copies in the same way.
+//! rewrites bad copies in the same way. If a fsync log waits for its replay, it is
+//! verified first: if it lies, nothing is written.
 //!
 //! The copy by which a device was opened is written last, when all others are
 //! durable. So each device has a whole copy at every moment.
@@ -78,6 +79,17 @@ impl Store {
             .into_iter()
             .partition(|(id, offset)| chosen.get(id) == Some(offset));
         self.rewrite_copies([&first, &last])
+    }
+
+    /// Does what opening left undone because a fsync log waited: makes all copies
+    /// of the superblock equal. Must be called when the log is verified, before
+    /// anything is written.
+    ///
+    /// # Errors
+    /// Writing, flushing.
+    pub fn settle_copies(&self) -> Result<(), StoreError> {
+        let chosen = self.unequal_copies.lock().take();
+        chosen.map_or(Ok(()), |chosen| self.make_copies_equal(&chosen))
     }
 
     /// Writes the durable superblock to these places: to the second ones when

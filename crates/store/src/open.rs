@@ -105,7 +105,13 @@ impl Store {
             store.renew(&behind)?;
         }
         if options.access == Access::ReadWrite {
-            store.make_copies_equal(&members.chosen_copies())?;
+            // A log that turns out to lie leaves the devices as they are, and so
+            // a copy that does not name it.
+            let chosen = members.chosen_copies();
+            match store.read().waiting_log() {
+                None => store.make_copies_equal(&chosen)?,
+                Some(_) => *store.unequal_copies.lock() = Some(chosen),
+            }
         }
         Ok(store)
     }
@@ -208,6 +214,7 @@ fn store_of(engine: Engine, options: &OpenOptions) -> Store {
         discard: options.discard,
         exclusive: Mutex::new(None),
         replacement_targets: Vec::new(),
+        unequal_copies: Mutex::new(None),
         nascent: AtomicBool::new(false),
     }
 }

@@ -6,9 +6,11 @@ use crate::exclusive_kind::ExclusiveKind;
 use crate::falling_out::FallingOut;
 use crate::fsync_group::FsyncGroup;
 use butterfs_device::{Access, BlockDevice};
+use butterfs_format::{DeviceId, DeviceOffset};
 use butterfs_tree::VolumeIdentity;
 use butterfs_volume::LogicalSpace;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -47,6 +49,9 @@ pub struct Store {
     pub(crate) exclusive: Mutex<Option<ExclusiveKind>>,
     /// Devices that the kernel's replacement was to bring into the volume.
     pub(crate) replacement_targets: Vec<Arc<dyn BlockDevice>>,
+    /// The copies of the superblock that counted at opening, while a fsync log
+    /// waits: the others may differ until the log is verified.
+    pub(crate) unequal_copies: Mutex<Option<BTreeMap<DeviceId, DeviceOffset>>>,
     /// The volume is just being made: no superblock says yet that there is one.
     pub(crate) nascent: AtomicBool,
 }

@@ -1,7 +1,8 @@
 //! Root items that name a wrong number of bytes.
 //!
 //! Some programs never change `bytes_used` of a root item: btrfs-progs when it
-//! fills a new volume, and ButterFS before it counted nodes. Kernels subtract
+//! fills a new volume, and ButterFS before it counted nodes. Linux 6.18 leaves the
+//! extent tree's number a node too small at times. Kernels subtract
 //! from such a number until it is below zero ([`crate::tree_bytes`]). So opening
 //! for writing looks whether the numbers can be right, and mends them if not.
 //!
@@ -108,8 +109,8 @@ impl Store {
         if !wrong.is_empty() {
             tracing::warn!(
                 trees = wrong.len(),
-                "root items named wrong numbers of bytes (an older ButterFS or btrfs-progs left \
-                 them so); they were counted anew"
+                "root items named wrong numbers of bytes (older versions of ButterFS and \
+                 btrfs-progs leave them so, and Linux by a node at times); they were counted anew"
             );
         }
         Ok(())
