@@ -176,6 +176,7 @@ impl Store {
             .iter()
             .map(|node| (node.logical(), node.bytes()))
             .collect();
+        self.settle_copies()?;
         self.space.write_many(&blocks)?;
         self.change().end_batch();
         Ok(())

@@ -82,12 +82,12 @@ impl Store {
     }
 
     /// Does what opening left undone because a fsync log waited: makes all copies
-    /// of the superblock equal. Must be called when the log is verified, before
-    /// anything is written.
+    /// of the superblock equal. Must be called before nodes are written or space is
+    /// discarded. The log is verified and replayed in memory then.
     ///
     /// # Errors
     /// Writing, flushing.
-    pub fn settle_copies(&self) -> Result<(), StoreError> {
+    pub(crate) fn settle_copies(&self) -> Result<(), StoreError> {
         let chosen = self.unequal_copies.lock().take();
         chosen.map_or(Ok(()), |chosen| self.make_copies_equal(&chosen))
     }

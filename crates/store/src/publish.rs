@@ -150,6 +150,7 @@ impl Store {
     }
 
     fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<(), StoreError> {
+        self.settle_copies()?;
         let blocks: Vec<_> = nodes
             .iter()
             .map(|node| (node.logical(), node.bytes()))

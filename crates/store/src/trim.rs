@@ -90,6 +90,7 @@ impl Store {
     /// failed. A device that cannot discard is no error.
     pub fn trim(&self, wanted: &Trim) -> Result<u64, StoreError> {
         self.check_writable()?;
+        self.settle_copies()?;
         let groups: Vec<Range<u64>> = {
             let engine = self.read();
             let spans = engine.allocation.groups.values();

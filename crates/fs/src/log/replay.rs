@@ -114,7 +114,6 @@ pub fn replay_after(
         Ok(replayed) => {
             transaction.finish_replay();
             transaction.finish();
-            store.settle_copies()?;
             // From now on, nothing of the log counts as free.
             before_commit(store)?;
             store.commit()?;
