@@ -190,7 +190,6 @@ impl Engine {
         self.write_device_item(device)
     }
 
-    /// Writes the item of a device as it is in memory.
     /// Compares what device items call used with the chunks on the devices. A
     /// wrong number is corrected, durably with the next commit: the kernel makes
     /// chunks by it.
@@ -231,6 +230,7 @@ impl Engine {
         Ok(())
     }
 
+    /// Writes the item of a device as it is in memory.
     pub(crate) fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
         let Some(item) = self.publication.devices.get(&id).cloned() else {
             return Ok(());

@@ -88,8 +88,13 @@ impl Store {
     /// # Errors
     /// Writing, flushing.
     pub(crate) fn settle_copies(&self) -> Result<(), StoreError> {
-        let chosen = self.unequal_copies.lock().take();
-        chosen.map_or(Ok(()), |chosen| self.make_copies_equal(&chosen))
+        // Others who are about to write wait here.
+        let mut waiting = self.unequal_copies.lock();
+        if let Some(chosen) = &*waiting {
+            self.make_copies_equal(chosen)?;
+            *waiting = None;
+        }
+        Ok(())
     }
 
     /// Writes the durable superblock to these places: to the second ones when

@@ -72,7 +72,8 @@ impl Crowd {
     /// Whether to ask while the kernel knows `count` nodes.
     fn is_due(&self, count: usize) -> bool {
         let next = self.0.next.load(Ordering::Relaxed);
-        if count < self.0.most && next != NEVER {
+        // Written only if it changes: every lookup comes here.
+        if count < self.0.most && next > self.0.most && next != NEVER {
             self.0.next.store(self.0.most, Ordering::Relaxed);
         }
         count >= next
