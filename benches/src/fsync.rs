@@ -1,23 +1,16 @@
 //! Workloads that make data durable: appends with fsync, and the shape of a
 //! database, on ButterFS (library, FUSE), kernel Btrfs and ext4.
 
+use super::subject::Subject;
 use super::volume::{Handle, Volume};
-use super::{program, run};
-use butterfs_admin::mkfs::{MkfsOptions, make};
-use butterfs_device::FileDevice;
-use butterfs_fs::Options;
-use std::fs;
-use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 16 << 10;
-const IMAGE: u64 = 6 << 30;
 const DATABASE: u64 = 1 << 30;
 const JOBS: usize = 4;
 /// How long each number of threads appends. The volume has room for more.
-const APPENDS: Duration = Duration::from_secs(5);
+const APPENDS: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -177,45 +170,15 @@ fn measure_one(volume: &Volume, seconds: u64) -> Figures {
 }
 
 /// Measures all targets, the database's shape for `seconds`, and prints a table.
-pub fn measure(base: &Path, seconds: u64) -> io::Result<()> {
-    let work = base.join(format!("butterfs-fsync-{}", std::process::id()));
-    fs::create_dir_all(work.join("mnt"))?;
-    let image = work.join("volume.img");
-    let point = work.join("mnt");
-    let fresh = |filled: &dyn Fn(&FileDevice)| {
-        let _ = fs::remove_file(&image);
-        let device = FileDevice::create(&image, IMAGE).unwrap();
-        filled(&device);
-    };
-    let btrfs = |device: &FileDevice| make(device, &MkfsOptions::default()).map_or((), |_| ());
+pub fn measure(subjects: &[Subject], seconds: u64) {
     let mut rows: Vec<(&str, Figures)> = Vec::new();
-    let names = (image.to_str().unwrap(), point.to_str().unwrap());
-    for (name, kernel) in [("kernel Btrfs", true), ("ext4", true), ("FUSE", false)] {
-        eprintln!("{name}");
-        if name == "ext4" {
-            fresh(&|_| ());
-            run("mkfs.ext4", &["-q", "-F", names.0]);
-        } else {
-            fresh(&btrfs);
-        }
-        if kernel {
-            run("mount", &["-o", "loop", names.0, names.1]);
-        } else {
-            run(&program(), &["mount", names.0, names.1]);
-        }
-        rows.push((name, measure_one(&Volume::Mounted(point.clone()), seconds)));
-        if kernel {
-            run("umount", &[names.1]);
-        } else {
-            run(&program(), &["umount", names.1]);
-        }
+    for subject in subjects {
+        eprintln!("{}", subject.name);
+        subject.fresh();
+        let volume = subject.open("");
+        rows.push((&subject.name, measure_one(&volume, seconds)));
+        subject.close(volume);
     }
-    eprintln!("library");
-    fresh(&btrfs);
-    let library = Volume::open(&image, Options::default());
-    rows.push(("library", measure_one(&library, seconds)));
-    drop(library);
-    fs::remove_dir_all(&work)?;
     println!(
         "| target | fsync/s, 1 thread | 4 threads | 16 threads | replaced/s | database op/s | p50 ms | p95 ms | p99 ms | variation |"
     );
@@ -237,5 +200,4 @@ pub fn measure(base: &Path, seconds: u64) -> io::Result<()> {
         );
     }
     println!("\nIn brackets are the ratios to kernel Btrfs in the same run.");
-    Ok(())
 }

@@ -1,10 +1,15 @@
 //! ButterFS beside kernel Btrfs: the same steps through the library, over FUSE
-//! and in the kernel, in one run, on files in memory. Needs root.
+//! and in the kernel, in one run. Needs root.
 //!
 //! `butterfs-benches` measures every row; its options:
 //!
 //! ```text
 //! quick             rows of metadata only, 3 repeats
+//! durable           rows that wait for the device, and cold reads; ext4 and
+//!                   XFS too
+//! on=DEVICE         loop (the default), disk, delayed:WRITE:FLUSH in
+//!                   microseconds, or memory; see medium.rs
+//! seconds=N         how long steps run that repeat one thing, default 1
 //! repeats=N         default 5
 //! files=N mib=N     files of a step, MiB of the large file
 //! transports=A,B    `butterfs mount -o transport=` (default uring,dev);
@@ -17,7 +22,9 @@
 //!
 //! `butterfs-benches open [FILES]` measures the opening of a 1 TiB volume that
 //! holds none, a tenth, and all of FILES (default 10000000). `butterfs-benches
-//! fsync [SECONDS]` measures making data durable with several threads.
+//! fsync [SECONDS [DEVICE]]` measures for how long a second stays as good as
+//! the others while several threads make data durable, on `loop` or another
+//! DEVICE.
 //! `butterfs-benches locks [MILLISECONDS]` measures what threads cost each
 //! other in the library. `butterfs-benches scale [full] [NAMES]` measures what
 //! operations cost on volumes a decade apart, `butterfs-benches small [FILES]`
@@ -29,6 +36,7 @@
 mod fsync;
 mod images;
 mod locks;
+mod medium;
 mod open;
 mod report;
 mod scale;
@@ -41,6 +49,7 @@ mod volume;
 
 use butterfs_lab::run::undo::{Made, Undo};
 use butterfs_lab::wakeup::{self, Wake, WakeUp};
+use medium::{Devices, KernelFileSystem, Medium};
 use report::{Column, Run};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
@@ -50,12 +59,10 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use subject::{Kind, NullServer, Subject};
-use suite::Scale;
+use suite::{Rows, Scale};
 
 /// What a run made and changed, noted for the next run if this one is killed.
 const JOURNAL: &str = "/var/tmp/butterfs-bench.made";
-/// Of the file that holds the volume.
-const IMAGE: u64 = 4 << 30;
 
 fn run(program: &str, args: &[&str]) {
     let status = Command::new(program).args(args).status().unwrap();
@@ -106,6 +113,7 @@ fn peak_memory_mib(process: &str) -> f64 {
 
 /// What the words of the command line ask for.
 struct Choice {
+    medium: Medium,
     scale: Scale,
     repeats: usize,
     transports: Vec<String>,
@@ -116,23 +124,32 @@ struct Choice {
 
 impl Choice {
     fn parse(words: &[String]) -> Result<Self, String> {
-        let quick = words.iter().any(|word| word == "quick");
+        let named = words.iter().find_map(|word| match word.as_str() {
+            "quick" => Some(Rows::Quick),
+            "durable" => Some(Rows::Durable),
+            _ => None,
+        });
+        let rows = named.unwrap_or(Rows::All);
         let mut choice = Self {
+            medium: Medium::Loop,
             scale: Scale {
-                quick,
+                rows,
                 files: 6000,
                 mib: 256,
                 time: Duration::from_secs(1),
                 tree: PathBuf::new(),
                 tree_files: 3000,
             },
-            repeats: if quick { 3 } else { 5 },
+            repeats: if rows == Rows::Quick { 3 } else { 5 },
             transports: vec!["uring".to_owned(), "dev".to_owned()],
             wakes: vec![None],
             json: None,
             against: None,
         };
-        for word in words.iter().filter(|word| *word != "quick") {
+        let options = words
+            .iter()
+            .filter(|word| *word != "quick" && *word != "durable");
+        for word in options {
             let (name, value) = word.split_once('=').ok_or(format!("what is {word}?"))?;
             let number = || match value.parse() {
                 Ok(number) if number > 0 => Ok(number),
@@ -140,6 +157,12 @@ impl Choice {
             };
             match name {
                 "repeats" => choice.repeats = number()?,
+                "seconds" => choice.scale.time = Duration::from_secs(number()? as u64),
+                "on" => {
+                    choice.medium = Medium::parse(value).ok_or_else(|| {
+                        format!("on is memory, loop, disk or delayed:WRITE:FLUSH, not {value}")
+                    })?;
+                }
                 "files" => choice.scale.files = number()?,
                 "mib" => choice.scale.mib = number()?,
                 "transports" => {
@@ -163,30 +186,53 @@ impl Choice {
 
 /// Where a run works.
 struct Ground {
-    image: PathBuf,
+    devices: Devices,
     point: PathBuf,
     program: String,
 }
 
 impl Ground {
+    /// Makes it in a directory of `base`.
+    fn prepare(base: &Path, medium: Medium, undo: &mut Undo) -> Result<Self, String> {
+        let work = base.join(format!("butterfs-bench-{}", std::process::id()));
+        undo.will_make(Made::Directory(work.clone()))?;
+        let point = work.join("mnt");
+        fs::create_dir_all(&point).map_err(|error| format!("{}: {error}", point.display()))?;
+        let devices = Devices::make(medium, &work, undo)?;
+        let place = point.to_str().unwrap_or_default().to_owned();
+        undo.will_make(Made::Mount {
+            directory: point.clone(),
+            unmount: vec![vec!["umount".to_owned(), place]],
+        })?;
+        Ok(Self {
+            devices,
+            point,
+            program: program(),
+        })
+    }
+
     fn subject(&self, name: &str, kind: Kind, wake: Option<Wake>) -> Subject {
         let state = wake.map(Wake::name);
         Subject {
             name: state.map_or(name.to_owned(), |state| format!("{name}, {state}")),
             kind,
             wake,
-            image: self.image.clone(),
+            device: self.devices.shared.clone(),
             point: self.point.clone(),
             program: self.program.clone(),
         }
     }
 
+    fn kernel(&self, system: KernelFileSystem) -> Subject {
+        self.subject(system.name(), Kind::Kernel(system), None)
+    }
+
     /// The transports that a mount takes; "" if it has no choice.
     fn transports(&self, wanted: &[String]) -> Vec<String> {
-        let (image, point) = (&self.image, &self.point);
+        let (device, point) = (&self.devices.shared, &self.point);
         let taken = |option: &String| {
             let mut mount = Command::new(&self.program);
-            mount.args(["mount", "-o", option]).arg(image).arg(point);
+            mount.args(["mount", "-o", option]).arg(device).arg(point);
             let output = mount.output().unwrap();
             if output.status.success() {
                 run(&self.program, &["umount", point.to_str().unwrap()]);
@@ -207,10 +253,20 @@ impl Ground {
     }
 
     fn subjects(&self, choice: &Choice) -> Vec<Subject> {
-        let mut all = vec![
-            self.subject("kernel Btrfs", Kind::Kernel, None),
-            self.subject("library", Kind::Library, None),
-        ];
+        let mut all = vec![self.kernel(KernelFileSystem::Btrfs)];
+        if choice.scale.rows == Rows::Durable {
+            let others = [KernelFileSystem::Ext4, KernelFileSystem::Xfs];
+            all.extend(others.map(|system| self.kernel(system)));
+        }
+        let on_file = |mut subject: Subject, file: &PathBuf| {
+            subject.name += ", file";
+            subject.device.clone_from(file);
+            subject
+        };
+        let file = self.devices.file.as_ref();
+        let library = || self.subject("library", Kind::Library, None);
+        all.push(library());
+        all.extend(file.map(|file| on_file(library(), file)));
         all[0].fresh();
         let transports = self.transports(&choice.transports);
         for wake in &choice.wakes {
@@ -219,7 +275,12 @@ impl Ground {
                     Some(transport) => format!("FUSE, {transport}"),
                     None => "FUSE".to_owned(),
                 };
-                all.push(self.subject(&name, Kind::Fuse(option.clone()), *wake));
+                let mount = || self.subject(&name, Kind::Fuse(option.clone()), *wake);
+                all.push(mount());
+                all.extend(file.map(|file| on_file(mount(), file)));
+            }
+            if choice.scale.rows == Rows::Durable {
+                continue;
             }
             match NullServer::start(&self.point) {
                 Some(null) => {
@@ -295,6 +356,7 @@ fn measure(choice: &Choice, ground: &Ground, undo: &mut Undo) -> Result<Run, Str
                 .trim()
                 .to_owned(),
         ),
+        (report::VOLUMES, choice.medium.described()),
         ("other work of the machine before the run", other_work),
         ("repeats", choice.repeats.to_string()),
         (report::FILES, choice.scale.files.to_string()),
@@ -323,26 +385,9 @@ fn suite(base: &Path, words: &[String]) -> Result<(), String> {
         return Err(format!("wake cannot be chosen: {lack}"));
     }
     let (_lock, mut undo) = undo_stack()?;
-    let work = base.join(format!("butterfs-bench-{}", std::process::id()));
-    undo.will_make(Made::Directory(work.clone()))?;
-    let ground = Ground {
-        image: work.join("volume.img"),
-        point: work.join("mnt"),
-        program: program(),
-    };
-    let at = |error: io::Error| format!("{}: {error}", work.display());
-    fs::create_dir_all(&ground.point).map_err(at)?;
-    let point = ground.point.to_str().unwrap_or_default().to_owned();
-    undo.will_make(Made::Mount {
-        directory: ground.point.clone(),
-        unmount: vec![vec!["umount".to_owned(), point]],
-    })?;
-    choice.scale.tree = work.join("tree");
+    let ground = Ground::prepare(base, choice.medium, &mut undo)?;
+    choice.scale.tree = ground.point.with_file_name("tree");
     suite::grow_tree(&choice.scale.tree, choice.scale.tree_files);
-    let image = File::create(&ground.image).map_err(at)?;
-    let mode = rustix::fs::FallocateFlags::empty();
-    rustix::fs::fallocate(&image, mode, 0, IMAGE).map_err(|error| at(error.into()))?;
-    drop(image);
     let found = measure(&choice, &ground, &mut undo)?;
     undo.to(0)?;
     println!("{}", found.markdown());
@@ -357,6 +402,28 @@ fn suite(base: &Path, words: &[String]) -> Result<(), String> {
     Ok(())
 }
 
+/// Runs `measure` where volumes lie on `medium`.
+fn on(base: &Path, medium: Medium, measure: impl FnOnce(&Ground)) -> Result<(), String> {
+    let (_lock, mut undo) = undo_stack()?;
+    let ground = Ground::prepare(base, medium, &mut undo)?;
+    println!("Volumes: {}.\n", medium.described());
+    measure(&ground);
+    undo.to(0)
+}
+
+/// The database's shape for `seconds` on every subject.
+fn fsync(ground: &Ground, seconds: u64) {
+    fsync::measure(
+        &[
+            ground.kernel(KernelFileSystem::Btrfs),
+            ground.kernel(KernelFileSystem::Ext4),
+            ground.subject("FUSE", Kind::Fuse(String::new()), None),
+            ground.subject("library", Kind::Library, None),
+        ],
+        seconds,
+    );
+}
+
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |default| {
@@ -369,11 +436,27 @@ fn main() -> io::Result<()> {
         "/tmp"
     };
     match arguments.first().map(String::as_str) {
-        Some("fsync") => fsync::measure(Path::new(base), number(60) as u64),
+        Some("fsync") => {
+            let medium = arguments
+                .get(2)
+                .map_or(Some(Medium::Loop), |text| Medium::parse(text));
+            let medium = medium.ok_or(io::Error::other("which DEVICE?"))?;
+            let seconds = number(60) as u64;
+            let done = on(Path::new(base), medium, |ground| fsync(ground, seconds));
+            done.map_err(io::Error::other)
+        }
         Some("locks") => locks::measure(Path::new(base), number(400)),
         Some("scale") => scale::measure(Path::new(base), &arguments[1..]),
         Some("open") => open::measure(Path::new(base), number(10_000_000)),
-        Some("small") => small::measure(Path::new(base), number(100_000)),
+        Some("small") => {
+            let files = number(100_000);
+            let done = on(Path::new(base), Medium::Loop, |ground| {
+                let kernel = ground.kernel(KernelFileSystem::Btrfs);
+                let library = ground.subject("library", Kind::Library, None);
+                small::measure(&[kernel, library], files);
+            });
+            done.map_err(io::Error::other)
+        }
         Some("stripes") => {
             stripes::measure(Path::new(base));
             Ok(())

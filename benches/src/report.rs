@@ -16,6 +16,7 @@ pub const PROCESSORS: &str = "processors";
 pub const KERNEL: &str = "kernel";
 pub const FILES: &str = "files of a step";
 pub const LARGE: &str = "large file";
+pub const VOLUMES: &str = "volumes";
 
 /// Median of the repeats, and the range of the middle half of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -298,7 +299,7 @@ pub fn compare(old: &Value, new: &Value) -> String {
     if compared == 0 {
         return "No earlier figures to compare with.\n".to_owned();
     }
-    let differ = [PROCESSORS, KERNEL, FILES, LARGE]
+    let differ = [PROCESSORS, KERNEL, FILES, LARGE, VOLUMES]
         .into_iter()
         .filter_map(|name| {
             let (old, new) = (&old["facts"][name], &new["facts"][name]);

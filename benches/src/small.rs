@@ -2,7 +2,7 @@
 //! and what flushing them costs, one by one and together.
 
 use super::noise;
-use super::subject::{Kind, Subject};
+use super::subject::Subject;
 use super::volume::Volume;
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_device::{Access, FileDevice};
@@ -10,13 +10,10 @@ use butterfs_format::compression::{Algorithm, Level};
 use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::options::Compress;
 use butterfs_fs::{Filesystem, Inode, Options};
-use std::fs::{self, File};
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-const IMAGE: u64 = 6 << 30;
 const RUNS: usize = 5;
 /// Files of a directory.
 const TOGETHER: usize = 1000;
@@ -88,14 +85,8 @@ fn until_durable(subject: &Subject, files: usize) -> f64 {
     rate
 }
 
-/// Measures everything and prints it.
-pub fn measure(base: &Path, files: usize) -> io::Result<()> {
-    let work = base.join(format!("butterfs-small-{}", std::process::id()));
-    let (image, point) = (work.join("volume.img"), work.join("mnt"));
-    fs::create_dir_all(&point)?;
-    let made = File::create(&image)?;
-    rustix::fs::fallocate(&made, rustix::fs::FallocateFlags::empty(), 0, IMAGE)?;
-    drop(made);
+/// Measures everything, on kernel Btrfs and the library, and prints it.
+pub fn measure(subjects: &[Subject; 2], files: usize) {
     let plain = Options::default();
     let packed = Options {
         compress: Compress::Try(Algorithm::Zstd, Level(3)),
@@ -109,19 +100,10 @@ pub fn measure(base: &Path, files: usize) -> io::Result<()> {
         ("16 KiB", 16 << 10, &plain),
         ("8 KiB, zstd:3", 8 << 10, &packed),
     ] {
-        let [alone, together] = flushes(&image, size, options);
+        let [alone, together] = flushes(&subjects[1].device, size, options);
         let ratio = alone / together;
         println!("| {name} | {alone:.1} | {together:.1} | {ratio:.2} |");
     }
-    let subject = |kind| Subject {
-        name: String::new(),
-        kind,
-        wake: None,
-        image: image.clone(),
-        point: point.clone(),
-        program: String::new(),
-    };
-    let subjects = [subject(Kind::Kernel), subject(Kind::Library)];
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..RUNS {
         for (subject, rates) in subjects.iter().zip(&mut rates) {
@@ -133,5 +115,4 @@ pub fn measure(base: &Path, files: usize) -> io::Result<()> {
     println!("|---|---|");
     println!("| kernel Btrfs | {kernel:.0} |");
     println!("| library | {library:.0} ({:.2}) |", library / kernel);
-    fs::remove_dir_all(&work)
 }

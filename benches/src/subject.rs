@@ -1,5 +1,6 @@
 //! What is measured: a file system, on a volume that is made anew.
 
+use super::medium::KernelFileSystem;
 use super::run;
 use super::volume::Volume;
 use butterfs_admin::mkfs::{MkfsOptions, make};
@@ -9,14 +10,14 @@ use butterfs_fs::options::{Compress, Options};
 use butterfs_lab::wakeup::Wake;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Mutex;
 
 /// How files are reached.
 pub enum Kind {
-    /// The kernel's Btrfs on a loop device.
-    Kernel,
+    /// A file system of the kernel's.
+    Kernel(KernelFileSystem),
     /// ButterFS in this process.
     Library,
     /// ButterFS over FUSE, with mount options.
@@ -31,8 +32,8 @@ pub struct Subject {
     pub kind: Kind,
     /// What idle processors do; `None` for their usual behaviour.
     pub wake: Option<Wake>,
-    /// The file that holds the volume, all of it in memory.
-    pub image: PathBuf,
+    /// The file or block device that holds the volume.
+    pub device: PathBuf,
     pub point: PathBuf,
     /// The tool that is measured.
     pub program: String,
@@ -45,16 +46,16 @@ impl Subject {
     /// Makes the volume anew. The file keeps its memory, because memory that a
     /// machine gives out for the first time can be slow.
     pub fn fresh(&self) {
-        if let Kind::Null(server) = &self.kind {
-            return server.lock().unwrap().say("forget", "forgotten");
+        match &self.kind {
+            Kind::Null(server) => server.lock().unwrap().say("forget", "forgotten"),
+            Kind::Kernel(system) => system.make(&self.device),
+            Kind::Library | Kind::Fuse(_) => make_btrfs(&self.device),
         }
-        let device = FileDevice::open(&self.image, Access::ReadWrite).unwrap();
-        make(&device, &MkfsOptions::default()).unwrap();
     }
 
     /// Opens or mounts it, with an option of mount or "".
     pub fn open(&self, option: &str) -> Volume {
-        let image = self.image.to_str().unwrap();
+        let device = self.device.to_str().unwrap();
         let point = self.point.to_str().unwrap();
         let options = |own: &str| {
             let all = ["nodiscard", own, option];
@@ -67,11 +68,18 @@ impl Subject {
                 if option == ZSTD {
                     options.compress = Compress::Try(Algorithm::Zstd, Level(3));
                 }
-                return Volume::open(&self.image, options);
+                return Volume::open(&self.device, options);
             }
-            Kind::Kernel => run("mount", &["-o", &options("loop"), image, point]),
+            Kind::Kernel(KernelFileSystem::Btrfs) => {
+                let own = if self.device.is_file() { "loop" } else { "" };
+                run("mount", &["-o", &options(own), device, point]);
+            }
+            Kind::Kernel(_) => run("mount", &[device, point]),
             Kind::Fuse(own) => {
-                run(&self.program, &["mount", "-o", &options(own), image, point]);
+                run(
+                    &self.program,
+                    &["mount", "-o", &options(own), device, point],
+                );
             }
             Kind::Null(server) => server.lock().unwrap().say("mount", "mounted"),
         }
@@ -84,7 +92,7 @@ impl Subject {
         let point = self.point.to_str().unwrap();
         match &self.kind {
             Kind::Library => volume.sync(),
-            Kind::Kernel => run("umount", &[point]),
+            Kind::Kernel(_) => run("umount", &[point]),
             Kind::Fuse(_) => run(&self.program, &["umount", point]),
             Kind::Null(server) => server.lock().unwrap().say("unmount", "unmounted"),
         }
@@ -104,7 +112,7 @@ impl Subject {
         let Kind::Fuse(_) = self.kind else {
             return None;
         };
-        let wanted = self.image.to_str().unwrap();
+        let wanted = self.device.to_str().unwrap();
         let found = fs::read_dir("/proc").unwrap().flatten().find(|process| {
             let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
             let line = String::from_utf8_lossy(&line).into_owned();
@@ -112,6 +120,12 @@ impl Subject {
         })?;
         Some(super::peak_memory_mib(found.file_name().to_str()?))
     }
+}
+
+/// Makes a Btrfs volume with the default options.
+pub fn make_btrfs(device: &Path) {
+    let device = FileDevice::open(device, Access::ReadWrite).unwrap();
+    make(&device, &MkfsOptions::default()).unwrap();
 }
 
 /// The null server: `null --serve DIRECTORY`, which remembers its names while
@@ -123,7 +137,7 @@ pub struct NullServer {
 
 impl NullServer {
     /// Starts it; `None` if it was not built.
-    pub fn start(point: &std::path::Path) -> Option<Self> {
+    pub fn start(point: &Path) -> Option<Self> {
         let own = std::env::current_exe().unwrap();
         let program = own.parent().unwrap().join("examples/null");
         let mut process = Command::new(program)

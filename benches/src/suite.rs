@@ -14,11 +14,20 @@ const MIB: usize = 1 << 20;
 /// Directories of several clients.
 const DIRECTORIES: usize = 16;
 
+/// Which rows a run measures.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    All,
+    /// Rows of metadata, which seldom wait for the device.
+    Quick,
+    /// Rows that wait for the device, and cold reads.
+    Durable,
+}
+
 /// Sizes of the run.
 #[derive(Clone)]
 pub struct Scale {
-    /// Only rows of metadata.
-    pub quick: bool,
+    pub rows: Rows,
     pub files: usize,
     /// MiB of the large file.
     pub mib: usize,
@@ -66,18 +75,23 @@ pub fn measure(subject: &Subject, scale: &Scale) -> (Vec<Sample>, Option<f64>) {
         volume,
         samples: Vec::new(),
     };
-    pass.one_client();
-    if !subject.is_null() {
+    let works = !subject.is_null();
+    if scale.rows != Rows::Durable {
+        pass.one_client();
+    }
+    if works && scale.rows != Rows::Durable {
         pass.two_clients();
+    }
+    if works {
         pass.copy_tree();
-        if !scale.quick {
-            pass.durable();
-            pass.large_files();
-            pass.dbench();
-        }
+    }
+    if works && scale.rows != Rows::Quick {
+        pass.durable();
+        pass.large_files();
+        pass.dbench();
     }
     let peak = subject.server_peak();
-    if !subject.is_null() && !scale.quick {
+    if works && scale.rows == Rows::All {
         pass.compressed();
     }
     let volume = pass.volume.take().unwrap();
@@ -215,7 +229,7 @@ impl Pass<'_> {
         }
         subject.close(self.volume.take().unwrap());
         let (cpu, start) = (busy_seconds(), Instant::now());
-        let target = format!("{}:/", subject.image.display());
+        let target = format!("{}:/", subject.device.display());
         let source = tree.to_str().unwrap();
         run(&subject.program, &["copy", "-q", source, &target]);
         let seconds = start.elapsed().as_secs_f64();
@@ -228,34 +242,48 @@ impl Pass<'_> {
     /// Workloads that wait for the device.
     fn durable(&mut self) {
         let time = self.scale.time;
-        let mut took = Vec::new();
-        self.step("append 16 KiB + fsync", "operations/s", |volume| {
-            took = appends(volume, 1, time);
-            took.len()
-        });
-        let p99 = quantile(&took, 0.99);
-        self.note("append 16 KiB + fsync, 99 of 100 in", "ms", p99, None);
-        for (threads, name) in [
-            (4, "append 16 KiB + fsync, 4 threads"),
-            (16, "append 16 KiB + fsync, 16 threads"),
+        for (threads, name, p99) in [
+            (
+                1,
+                "append 16 KiB + fsync",
+                "append 16 KiB + fsync, 99 of 100 in",
+            ),
+            (
+                4,
+                "append 16 KiB + fsync, 4 threads",
+                "append 16 KiB + fsync, 4 threads, 99 of 100 in",
+            ),
+            (
+                16,
+                "append 16 KiB + fsync, 16 threads",
+                "append 16 KiB + fsync, 16 threads, 99 of 100 in",
+            ),
         ] {
+            let mut took = Vec::new();
             self.step(name, "operations/s", |volume| {
-                appends(volume, threads, time).len()
+                took = appends(volume, threads, time);
+                took.len()
             });
+            self.note(p99, "ms", quantile(&took, 0.99), None);
             self.volume().sync();
         }
         let data = &noise()[..4096];
         let directory = self.volume().directory("mails");
+        let mut took = Vec::new();
         self.step("create + 4 KiB + fsync", "files/s", |_| {
-            let (start, mut count) = (Instant::now(), 0);
+            let start = Instant::now();
             while start.elapsed() < time {
-                let file = directory.open_new(&format!("m{count}"));
+                let began = Instant::now();
+                let file = directory.open_new(&format!("m{}", took.len()));
                 file.write(0, data);
                 file.fsync();
-                count += 1;
+                took.push(began.elapsed().as_secs_f64() * 1e3);
             }
-            count
+            took.len()
         });
+        took.sort_by(f64::total_cmp);
+        let p99 = quantile(&took, 0.99);
+        self.note("create + 4 KiB + fsync, 99 of 100 in", "ms", p99, None);
         drop(directory);
         self.volume().sync();
         let mut all = Vec::new();
@@ -273,6 +301,13 @@ impl Pass<'_> {
     fn large_files(&mut self) {
         let (mib, time) = (self.scale.mib, self.scale.time);
         let noise = noise();
+        let records = noise.repeat(16);
+        self.step("write 16 MiB, durable", "MiB/s", |volume| {
+            write_all(&*volume.create("records", 0), &records, 16 * MIB, mib)
+        });
+        drop(records);
+        self.volume().remove("records");
+        self.volume().sync();
         self.step("write 1 MiB, durable", "MiB/s", |volume| {
             write_all(&*volume.create("large", 0), &noise, MIB, mib)
         });
@@ -375,7 +410,7 @@ impl Pass<'_> {
 /// Writes this many MiB in blocks, and waits for the device.
 fn write_all(file: &dyn Handle, data: &[u8], block: usize, mib: usize) -> usize {
     for at in (0..mib * MIB).step_by(block) {
-        file.write(at as u64, &data[at % MIB..][..block]);
+        file.write(at as u64, &data[at % data.len()..][..block]);
     }
     file.fsync();
     mib

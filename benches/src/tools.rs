@@ -21,43 +21,51 @@ struct Ground {
     point: PathBuf,
 }
 
-/// Loop devices over files, mounted by the kernel until this is dropped.
-struct Mounted {
-    loops: Vec<String>,
-    point: PathBuf,
-}
+/// Loop devices with direct I/O over files, until this is dropped.
+struct Loops(Vec<String>);
 
-impl Mounted {
+impl Loops {
     fn new(ground: &Ground, names: &[&str]) -> Self {
         let attach = |name: &&str| {
             let mut losetup = Command::new("losetup");
             let output = losetup
-                .args(["-f", "--show"])
+                .args(["--direct-io=on", "-f", "--show"])
                 .arg(ground.work.join(name))
                 .output()
                 .unwrap();
             assert!(output.status.success(), "losetup {name}");
             String::from_utf8(output.stdout).unwrap().trim().to_owned()
         };
-        let loops: Vec<String> = names.iter().map(attach).collect();
-        let point = ground.point.to_str().unwrap();
-        run("mount", &["-t", "btrfs", "-o", "noatime", &loops[0], point]);
-        Self {
-            loops,
-            point: ground.point.clone(),
+        Self(names.iter().map(attach).collect())
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.0.iter().map(String::as_str).collect()
+    }
+}
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        for device in &self.0 {
+            let _ = Command::new("losetup").args(["-d", device]).status();
         }
+    }
+}
+
+/// A mount by the kernel, until this is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(ground: &Ground, device: &str) -> Self {
+        let point = ground.point.to_str().unwrap();
+        run("mount", &["-t", "btrfs", "-o", "noatime", device, point]);
+        Self(ground.point.clone())
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let quietly = |program: &str, argument: &str| {
-            let _ = Command::new(program).arg(argument).status();
-        };
-        quietly("umount", self.point.to_str().unwrap_or_default());
-        for device in &self.loops {
-            let _ = Command::new("losetup").args(["-d", device]).status();
-        }
+        let _ = Command::new("umount").arg(&self.0).status();
     }
 }
 
@@ -82,7 +90,8 @@ fn grow(ground: &Ground) {
     let mut mkfs = Command::new("mkfs.btrfs");
     let made = mkfs.arg("-q").arg(&image).output().unwrap();
     assert!(made.status.success(), "mkfs.btrfs");
-    let mounted = Mounted::new(ground, &["grown"]);
+    let loops = Loops::new(ground, &["grown"]);
+    let mounted = Mounted::new(ground, loops.names()[0]);
     let base = ground.point.join("base");
     let tree = base.to_str().unwrap();
     run("btrfs", &["-q", "subvolume", "create", tree]);
@@ -142,8 +151,11 @@ fn steps(program: &str, volume: &str, second: &str, third: &str) -> [f64; 6] {
     [scrub, full, mirrored, replaced, alone, removed]
 }
 
-fn fresh(ground: &Ground) -> [PathBuf; 3] {
-    let files = ["first", "second", "third"].map(|name| ground.work.join(name));
+const DEVICES: [&str; 3] = ["first", "second", "third"];
+
+/// Makes the files anew; the first one is the volume.
+fn fresh(ground: &Ground) {
+    let files = DEVICES.map(|name| ground.work.join(name));
     for file in &files {
         let _ = fs::remove_file(file);
         File::create(file).unwrap().set_len(DEVICE).unwrap();
@@ -155,7 +167,6 @@ fn fresh(ground: &Ground) -> [PathBuf; 3] {
         to.to_str().unwrap(),
     ];
     run("cp", &copy);
-    files
 }
 
 /// Measures everything and prints it.
@@ -168,13 +179,20 @@ pub fn measure(base: &Path, repeats: usize) -> io::Result<()> {
     let mut kernel = Vec::new();
     let mut own = Vec::new();
     for _ in 0..repeats {
-        let files = fresh(&ground);
-        let mounted = Mounted::new(&ground, &["first", "second", "third"]);
+        fresh(&ground);
+        let loops = Loops::new(&ground, &DEVICES);
+        let [first, second, third] = loops.names()[..] else {
+            unreachable!("there are as many as there are files")
+        };
+        let mounted = Mounted::new(&ground, first);
         let point = ground.point.to_str().unwrap();
-        kernel.push(steps("btrfs", point, &mounted.loops[1], &mounted.loops[2]));
-        drop(mounted);
-        let _ = fresh(&ground);
-        let [first, second, third] = files.each_ref().map(|file| file.to_str().unwrap());
+        kernel.push(steps("btrfs", point, second, third));
+        drop((mounted, loops));
+        fresh(&ground);
+        let loops = Loops::new(&ground, &DEVICES);
+        let [first, second, third] = loops.names()[..] else {
+            unreachable!("there are as many as there are files")
+        };
         own.push(steps(&program(), first, second, third));
         took("btrfs", &["check", "--check-data-csum", first]);
     }
