@@ -54,7 +54,9 @@ pub use range::DeviceRange;
 pub use read_only::ReadOnlyDevice;
 pub use record::{RecordDevice, Recording};
 pub use shares::each_by_a_thread;
-pub use sys::{ignore_file_size_signal, keep_little_free_memory, return_free_memory};
+pub use sys::{
+    ignore_file_size_signal, keep_little_free_memory, return_free_memory, return_large_allocations,
+};
 pub use trace::TraceDevice;
 pub use waiting::{about_to_wait, on_wait};
 pub use window::WindowDevice;

@@ -100,6 +100,7 @@ impl Mount {
         if !self.foreground {
             return self.in_background(&source, &mountpoint);
         }
+        butterfs_device::return_large_allocations();
         if self.ready {
             // A session of its own, so that the server does not get the
             // terminal's signals.
