@@ -23,6 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("fuse", &[]),
+    ("ext4", &[]),
     (
         "server",
         &["butterfs", "fuse", "device", "format", "kernel"],
