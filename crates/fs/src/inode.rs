@@ -17,7 +17,7 @@ use butterfs_format::{InodeId, ItemType, Key, TreeId};
 use butterfs_store::{Engine, TreeAccess};
 use butterfs_tree::{Edit, ItemChange, TreeError, change_items, find};
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
@@ -61,12 +61,20 @@ struct Shard {
     resting: FxHashMap<InodeId, u32>,
     /// Size of the table at which the next sweep happens.
     limit: usize,
+    /// How often inodes have left the table.
+    departures: u64,
 }
+
+/// What was so when an inode was not in the table. An item that was read from a
+/// tree after that is old, if the inode was there since, was changed and left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Absence(u64);
 
 impl Shard {
     /// Drops idle inodes that were not used since the last sweep.
     fn sweep(&mut self, idle: usize) {
         let resting = &mut self.resting;
+        self.departures = self.departures.wrapping_add(1);
         self.inodes.retain(|id, inode| {
             // Only the table has it, so nobody can change it or its pins.
             let alone = Arc::strong_count(inode) == 1;
@@ -126,9 +134,28 @@ impl InodeTable {
         Some(inode.clone())
     }
 
+    /// The inode, if it is in the table.
+    pub(crate) fn look(&self, id: InodeId) -> Result<Arc<Inode>, Absence> {
+        let absence = Absence(self.shard(id).lock().departures);
+        // If it comes and leaves now, that is a departure.
+        self.get(id).ok_or(absence)
+    }
+
+    /// Adds an inode whose item was read after `absence`, or gives the one that
+    /// another thread added meanwhile. `None` if the item may be old.
+    pub(crate) fn insert_read(&self, inode: Inode, absence: Absence) -> Option<Arc<Inode>> {
+        let shard = self.shard(inode.id).lock();
+        let is_there = shard.inodes.contains_key(&inode.id);
+        let may_be_old = !is_there && shard.departures != absence.0;
+        (!may_be_old).then(|| self.insert_into(shard, inode))
+    }
+
     /// Adds an inode, or gives the one that another thread added meanwhile.
     pub(crate) fn insert(&self, inode: Inode) -> Arc<Inode> {
-        let mut shard = self.shard(inode.id).lock();
+        self.insert_into(self.shard(inode.id).lock(), inode)
+    }
+
+    fn insert_into(&self, mut shard: MutexGuard<'_, Shard>, inode: Inode) -> Arc<Inode> {
         if shard.inodes.len() >= shard.limit {
             shard.sweep(self.idle);
         }
@@ -200,6 +227,7 @@ impl InodeTable {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let ids: Vec<InodeId> = shard.inodes.keys().copied().collect();
+            shard.departures = shard.departures.wrapping_add(1);
             for id in ids.into_iter().filter(|id| id.tree == tree) {
                 removed.extend(shard.inodes.remove(&id));
             }
@@ -210,7 +238,9 @@ impl InodeTable {
 
     /// Forgets an inode that was deleted.
     pub(crate) fn remove(&self, id: InodeId) {
-        self.shard(id).lock().inodes.remove(&id);
+        let mut shard = self.shard(id).lock();
+        shard.departures = shard.departures.wrapping_add(1);
+        shard.inodes.remove(&id);
     }
 }
 
@@ -272,4 +302,28 @@ pub(crate) fn store_item(
 ) -> Result<(), FsError> {
     let change = item_change(engine, Edit::Put, id, state);
     Ok(change_items(engine, id.tree, &[change])?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use butterfs_format::InodeNumber;
+
+    #[test]
+    fn an_item_that_was_read_before_a_departure_does_not_enter() {
+        let table = InodeTable::new(SHARDS);
+        let id = InodeId {
+            tree: TreeId::FS,
+            number: InodeNumber(300),
+        };
+        let read = || Inode::new(id, InodeItem::default());
+        let absence = table.look(id).err().unwrap();
+        // Another thread has it, changes it and lets go.
+        drop(table.insert(read()));
+        assert!(table.insert_read(read(), absence).is_some(), "it is there");
+        table.shrink();
+        assert!(table.insert_read(read(), absence).is_none(), "it was there");
+        let absence = table.look(id).err().unwrap();
+        assert!(table.insert_read(read(), absence).is_some());
+    }
 }

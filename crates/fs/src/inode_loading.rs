@@ -15,21 +15,28 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::NotFound`], damage, reading.
     pub fn inode(&self, id: InodeId) -> Result<Arc<Inode>, FsError> {
-        if let Some(inode) = self.inodes.get(id) {
-            return Ok(inode);
-        }
-        self.visit(id.tree);
-        // It enters the table while nothing can change it.
-        self.store.look(|engine| {
-            if crate::dir::is_absent_subvolume(id) {
-                let item = absent_subvolume(engine, id.tree)?;
-                return Ok(self.inodes.insert(Inode::new(id, item)));
+        loop {
+            let absence = match self.inodes.look(id) {
+                Ok(inode) => return Ok(inode),
+                Err(absence) => absence,
+            };
+            self.visit(id.tree);
+            // It enters the table while nothing can change it but a change
+            // beside readers (`store/beside`), for which it must be there.
+            let inserted = self.store.look(|engine| {
+                if crate::dir::is_absent_subvolume(id) {
+                    let inode = Inode::new(id, absent_subvolume(engine, id.tree)?);
+                    return Ok::<_, FsError>(self.inodes.insert_read(inode, absence));
+                }
+                check_alive(engine, id.tree)?;
+                let inode = Inode::new(id, load_item(engine, id)?);
+                self.load_properties(engine, &inode)?;
+                Ok(self.inodes.insert_read(inode, absence))
+            })?;
+            if let Some(inode) = inserted {
+                return Ok(inode);
             }
-            check_alive(engine, id.tree)?;
-            let inode = Inode::new(id, load_item(engine, id)?);
-            self.load_properties(engine, &inode)?;
-            Ok(self.inodes.insert(inode))
-        })
+        }
     }
 }
 
