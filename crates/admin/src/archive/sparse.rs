@@ -99,7 +99,7 @@ impl Sparse {
     ) -> io::Result<Result<Vec<Range<u64>>, BadSparse>> {
         let (pieces, taken) = match self.list {
             List::Here(pieces) => (pieces, 0),
-            List::InContent => match read_list(content, self.size)? {
+            List::InContent => match read_list(content, bytes, self.size)? {
                 Ok(list) => list,
                 Err(bad) => return Ok(Err(bad)),
             },
@@ -115,15 +115,20 @@ impl Sparse {
 /// Pieces, and the bytes of the list that they come from.
 type ReadList = (Vec<Range<u64>>, u64);
 
-/// Reads a list of form 1.0: a count, and then an offset and a length for each
-/// piece, each a line, up to the end of a block. Gives its bytes, too.
-fn read_list(content: &mut dyn Read, size: u64) -> io::Result<Result<ReadList, BadSparse>> {
+/// Reads a list of form 1.0 of a member of `most` bytes: a count, and then an
+/// offset and a length for each piece, each a line, up to the end of a block.
+/// Gives its bytes, too.
+fn read_list(
+    content: &mut dyn Read,
+    most: u64,
+    size: u64,
+) -> io::Result<Result<ReadList, BadSparse>> {
     let mut text = Vec::new();
     // Where the lines begin that are not counted yet.
     let (mut lines, mut seen) = (0_u64, 0);
     let mut wanted = None;
     while wanted.is_none_or(|wanted| lines < wanted) {
-        if text.len() as u64 >= LIST_MAX {
+        if (text.len() + BLOCK) as u64 > most.min(LIST_MAX) {
             return Ok(Err(BAD_LIST));
         }
         let mut block = [0; BLOCK];
@@ -255,5 +260,13 @@ mod tests {
             content.resize(1024, 0);
             assert_eq!(pieces_of(&form, &content), None, "{list:?}");
         }
+        // A list that is longer than its member says nothing of the archive,
+        // and what follows is not read.
+        let mut member = b"200\n0\n4\n".to_vec();
+        member.resize(512, 0);
+        let mut archive = std::io::Cursor::new([member, vec![1; 2048]].concat());
+        let sparse = of_records(&records(&form)).unwrap().unwrap();
+        assert_eq!(sparse.pieces(&mut archive, 512).unwrap(), Err(BAD_LIST));
+        assert_eq!(archive.position(), 512);
     }
 }

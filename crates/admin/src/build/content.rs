@@ -33,12 +33,20 @@ enum Place {
         at: u64,
         size: u64,
     },
-    /// Pieces of a sparse file, spooled one behind the other.
+    /// Pieces of a sparse file, ascending.
     Sparse {
-        at: u64,
         size: u64,
-        pieces: Vec<Range<u64>>,
+        pieces: Vec<Piece>,
     },
+}
+
+/// A piece of a sparse file.
+#[derive(Debug)]
+pub(super) struct Piece {
+    /// Where it is in the file.
+    range: Range<u64>,
+    /// Where it was spooled.
+    at: u64,
 }
 
 /// The content of all files.
@@ -88,12 +96,16 @@ impl Contents {
             None => self.spool.insert(spool()?),
         };
         copy(input, spool, bytes).map_err(BuildError::io(shown(&member.path)))?;
-        let at = self.spooled;
+        let mut at = self.spooled;
         self.spooled += bytes;
+        let piece = |range: &Range<u64>| {
+            let (range, start) = (range.clone(), at);
+            at += range.end - range.start;
+            Piece { range, at: start }
+        };
         Ok(self.push(Place::Sparse {
-            at,
             size: member.size,
-            pieces: pieces.to_vec(),
+            pieces: pieces.iter().map(piece).collect(),
         }))
     }
 
@@ -169,9 +181,9 @@ impl Contents {
         };
         let first: Range<u64> = 0..1;
         let mut spans = vec![first];
-        for piece in pieces {
+        for Piece { range, .. } in pieces {
             let next = spans.last().map_or(0, |last| last.end);
-            let of_piece = (piece.start / span).max(next)..piece.end.div_ceil(span);
+            let of_piece = (range.start / span).max(next)..range.end.div_ceil(span);
             if !of_piece.is_empty() {
                 spans.push(of_piece);
             }
@@ -194,7 +206,7 @@ impl Contents {
     /// The sum of the sizes of all contents in bytes.
     pub(super) fn total(&self) -> u64 {
         let ids = (0..self.len()).map(ContentId);
-        ids.map(|id| self.size(id)).sum()
+        ids.map(|id| self.size(id)).fold(0, u64::saturating_add)
     }
 
     /// Opens a content for reading.
@@ -210,8 +222,8 @@ impl Contents {
                 Some(file) => Opened::Spool(file, *at),
                 None => unreachable!("what was spooled has a file"),
             },
-            Place::Sparse { at, pieces, .. } => match &self.spool {
-                Some(file) => Opened::Sparse(file, *at, pieces),
+            Place::Sparse { pieces, .. } => match &self.spool {
+                Some(file) => Opened::Sparse(file, pieces),
                 None => unreachable!("what was spooled has a file"),
             },
         })
@@ -224,7 +236,7 @@ pub(super) enum Opened<'c> {
     Memory(&'c [u8]),
     Host(File, String),
     Spool(&'c File, u64),
-    Sparse(&'c File, u64, &'c [Range<u64>]),
+    Sparse(&'c File, &'c [Piece]),
 }
 
 impl Opened<'_> {
@@ -245,18 +257,17 @@ impl Opened<'_> {
             Self::Spool(file, start) => file
                 .read_exact_at(buf, start + at)
                 .map_err(BuildError::io("a temporary file")),
-            Self::Sparse(file, start, pieces) => {
+            Self::Sparse(file, pieces) => {
                 buf.fill(0);
-                let (end, mut before) = (at + buf.len() as u64, *start);
-                for piece in *pieces {
-                    let part = piece.start.max(at)..piece.end.min(end);
-                    if !part.is_empty() {
-                        let within = (part.start - at) as usize..(part.end - at) as usize;
-                        let from = before + (part.start - piece.start);
-                        file.read_exact_at(&mut buf[within], from)
-                            .map_err(BuildError::io("a temporary file"))?;
-                    }
-                    before += piece.end - piece.start;
+                let end = at + buf.len() as u64;
+                let first = pieces.partition_point(|piece| piece.range.end <= at);
+                let near = pieces[first..].iter();
+                for Piece { range, at: spooled } in near.take_while(|one| one.range.start < end) {
+                    let part = range.start.max(at)..range.end.min(end);
+                    let within = (part.start - at) as usize..(part.end - at) as usize;
+                    let from = spooled + (part.start - range.start);
+                    file.read_exact_at(&mut buf[within], from)
+                        .map_err(BuildError::io("a temporary file"))?;
                 }
                 Ok(())
             }
@@ -312,5 +323,51 @@ impl Read for Summed<'_> {
         let count = self.0.read(buf)?;
         self.1.update(&buf[..count]);
         Ok(count)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::archive::MemberKind;
+    use butterfs_format::item::inode::Timespec;
+
+    #[test]
+    fn pieces_are_found_at_their_places() {
+        let member = Member {
+            path: Vec::new(),
+            kind: MemberKind::File,
+            permissions: 0,
+            uid: 0,
+            gid: 0,
+            mtime: Timespec::default(),
+            size: 1 << 40,
+            pieces: Some((0..1000).map(|n| n * 100..n * 100 + 10).collect()),
+            attributes: Vec::new(),
+        };
+        let data: Vec<u8> = (0..10_000).map(|n| (n / 10 % 251) as u8 + 1).collect();
+        let mut contents = Contents::default();
+        let id = contents.add(&mut &data[..], &member).unwrap();
+        let opened = contents.open(id).unwrap();
+        let mut buf = [0; 350];
+        opened.read(49_905, &mut buf).unwrap();
+        for (at, byte) in (49_905..).zip(buf) {
+            let expected = match at % 100 < 10 {
+                true => (at / 100 % 251) as u8 + 1,
+                false => 0,
+            };
+            assert_eq!(byte, expected, "at {at}");
+        }
+        opened.read(1 << 39, &mut buf).unwrap();
+        assert!(buf.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn sizes_that_nothing_can_hold_are_added() {
+        let mut contents = Contents::default();
+        for _ in 0..3 {
+            contents.add_host("no such file".into(), u64::MAX >> 1);
+        }
+        assert_eq!(contents.total(), u64::MAX);
     }
 }
