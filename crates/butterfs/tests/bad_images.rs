@@ -16,7 +16,7 @@ mod unfinished;
 
 use butterfs::{
     Access, BlockDevice, DeviceError, Error, FileDevice, FsError, MemoryDevice, OpenOptions,
-    StoreError, TreeId, Volume,
+    SnapshotAccess, StoreError, TreeId, Volume,
 };
 use butterfs_admin::mkfs::ProfileChoice::{Dup, Single};
 use butterfs_format::features::{CompatRo, Incompat};
@@ -271,6 +271,38 @@ fn trees_that_loop_end() {
     let error = volume.and_then(|volume| read_all(&volume)).unwrap_err();
     one_sentence(&error);
 
+    // A branch of the extent tree that points to itself; its nodes are counted
+    // when the volume is opened for writing.
+    let device = image.copy();
+    let volume = open(&device, Access::ReadWrite).unwrap();
+    volume.write_file(b"scattered", b"").unwrap();
+    let inode = volume.resolve(b"scattered").unwrap();
+    let inode = volume.files().inode(inode).unwrap();
+    for number in 0..8000 {
+        volume
+            .files()
+            .write(&inode, number * 8192, &[7; 4096])
+            .unwrap();
+    }
+    drop(inode);
+    volume
+        .snapshot("/", "/snapshot", SnapshotAccess::ReadOnly)
+        .unwrap();
+    volume.close().unwrap();
+    let nodes = all_nodes(&volume);
+    drop(volume);
+    let of_extents = |place: &&Place| place.tree == TreeId::EXTENT;
+    let root = nodes.iter().find(of_extents).unwrap();
+    assert!(root.node.level > 1, "the tree has branches of branches");
+    edit(&device, root, |bytes| {
+        put_u64(bytes, HEADER_SIZE + 17, root.node.logical.get());
+        put_u64(bytes, HEADER_SIZE + 25, root.node.generation.get());
+    });
+    let opened = open(&device, Access::ReadWrite);
+    if let Ok(volume) = opened {
+        assert!(read_all(&volume).unwrap() > image.files.len());
+    }
+
     // A directory that holds the root directory.
     let device = image.copy();
     let volume = open(&device, Access::ReadOnly).unwrap();
@@ -290,6 +322,40 @@ fn trees_that_loop_end() {
     let volume = open(&device, Access::ReadWrite).unwrap();
     let text = one_sentence(&read_all(&volume).unwrap_err());
     assert!(text.contains("second name"), "{text}");
+}
+
+/// Nothing in the numbers of simple quotas tells that somebody wrote without
+/// them. So nobody does.
+#[test]
+fn simple_quotas_that_cannot_be_read_refuse_writers() {
+    let image = image(Dup);
+    let device = image.copy();
+    let volume = open(&device, Access::ReadWrite).unwrap();
+    let enabled = volume.files().enable_quotas(
+        butterfs_store::QuotaMode::Simple,
+        &butterfs_fs::subvolume::du::Limits::default(),
+        &mut |_| std::ops::ControlFlow::Continue(()),
+    );
+    enabled.unwrap();
+    volume.close().unwrap();
+    let nodes = all_nodes(&volume);
+    drop(volume);
+    let of_quotas = |place: &&Place| place.tree == TreeId::QUOTA;
+    let leaf = nodes.iter().find(of_quotas).expect("a tree of one leaf");
+    let whole = device.snapshot();
+    leaf.copies.iter().for_each(|copy| rot(&device, *copy));
+    let volume = open(&device, Access::ReadOnly).unwrap();
+    assert_eq!(read_all(&volume).unwrap(), image.files.len());
+    drop(volume);
+    let before = device.snapshot();
+    let error = open(&device, Access::ReadWrite).unwrap_err();
+    let text = one_sentence(&error);
+    assert!(text.contains("simple quotas"), "{text}");
+    assert_eq!(device.first_difference(&before), None);
+    // It could not be read for a while alone.
+    let volume = open(&Arc::new(whole), Access::ReadWrite).unwrap();
+    volume.write_file(b"new", b"content").unwrap();
+    volume.close().unwrap();
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::space::ranges::RangeSet;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::{DeviceId, Logical};
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The new chunks of one kind that there is room for.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,9 @@ pub(crate) struct Allocation {
     pub(crate) chunks: BTreeMap<Logical, Chunk>,
     /// Block groups, with totals.
     pub(crate) groups: BlockGroups,
+    /// Groups whose space contradicts itself: nothing is written to them while
+    /// the volume is open, whatever else makes groups writable again.
+    pub(crate) distrusted: BTreeSet<Logical>,
     /// The group that was allocated from last, per kind.
     pub(crate) current: [Option<Logical>; 3],
     /// Room for new chunks.

@@ -355,6 +355,18 @@ fn load_by_roots(
         "the error counters of devices cannot be read and begin at zero",
     )?;
     let loaded = engine.load_quotas();
+    let keeps_simple = superblock.incompat.contains(Incompat::SIMPLE_QUOTA);
+    if let (Err(error), Access::ReadWrite, true) = (&loaded, options.access, keeps_simple) {
+        // Nothing in these numbers tells later that somebody wrote without
+        // them.
+        return Err(StoreError::Unsupported {
+            what: format!(
+                "it keeps simple quotas, whose numbers every program that writes has to keep, and \
+                 the quota tree cannot be read ({error})"
+            ),
+            read_only_possible: true,
+        });
+    }
     engine.go_without(
         loaded,
         "quotas are off, as on a kernel mount: the quota tree cannot be used, and nobody keeps its \

@@ -22,7 +22,7 @@ use crate::trees::TreeState;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::node::LEVEL_MAX;
-use butterfs_format::{ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_format::{ItemType, Key, NodeRef, TreeId};
 use butterfs_tree::{Cursor, NodeSource};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -234,12 +234,14 @@ enum Branch {
     Upper(Vec<NodeRef>),
 }
 
-/// Counts nodes. Each branch is read once, whatever number of trees has it.
+/// Counts nodes. Each branch is read once, whatever number of trees has it. A
+/// pointer that disagrees with its branch about level or generation is another
+/// one, which cannot be read.
 struct Count<'e> {
     engine: &'e Engine,
-    branches: FxHashMap<Logical, Branch>,
+    branches: FxHashMap<NodeRef, Branch>,
     /// Nodes of a branch and below it.
-    below: FxHashMap<Logical, u64>,
+    below: FxHashMap<NodeRef, u64>,
     /// There were more branches than may be read.
     is_over: bool,
 }
@@ -289,11 +291,11 @@ impl<'e> Count<'e> {
             let mut wanted: Vec<NodeRef> = roots
                 .iter()
                 .chain(above)
-                .filter(|node| node.level == level && !self.branches.contains_key(&node.logical))
+                .filter(|node| node.level == level && !self.branches.contains_key(node))
                 .copied()
                 .collect();
-            wanted.sort_unstable_by_key(|node| node.logical);
-            wanted.dedup_by_key(|node| node.logical);
+            wanted.sort_unstable_by_key(|node| (node.logical, node.level, node.generation));
+            wanted.dedup();
             if self.branches.len() + wanted.len() > most {
                 self.is_over = true;
                 return Ok(None);
@@ -311,28 +313,30 @@ impl<'e> Count<'e> {
                 1 => Branch::Lowest(node.len() as u64),
                 _ => Branch::Upper((0..node.len()).map(|slot| node.child(slot)).collect()),
             };
-            found.lock().push((reference.logical, branch));
+            found.lock().push((*reference, branch));
             Ok::<(), StoreError>(())
         })?;
         self.branches.extend(found.into_inner());
         Ok(())
     }
 
+    /// Nodes of a tree from this node on. The level falls at each step, whatever
+    /// pointers say.
     fn total(&mut self, node: NodeRef) -> u64 {
         if node.level == 0 {
             return 1;
         }
-        if let Some(known) = self.below.get(&node.logical) {
+        if let Some(known) = self.below.get(&node) {
             return *known;
         }
-        let children = match self.branches.get(&node.logical) {
+        let children = match self.branches.get(&node) {
             Some(Branch::Upper(children)) => children.clone(),
             Some(Branch::Lowest(leaves)) => return leaves.saturating_add(1),
             None => return 0,
         };
         let below = children.into_iter().map(|child| self.total(child));
         let total = below.fold(1_u64, u64::saturating_add);
-        self.below.insert(node.logical, total);
+        self.below.insert(node, total);
         total
     }
 }

@@ -165,7 +165,8 @@ struct ReadOnlyGroup<'s> {
 impl Drop for ReadOnlyGroup<'_> {
     fn drop(&mut self) {
         let mut engine = self.store.change();
-        let stays = !engine.may_be_written(self.start);
+        let is_distrusted = engine.allocation.distrusted.contains(&self.start);
+        let stays = is_distrusted || !engine.may_be_written(self.start);
         engine
             .allocation
             .groups

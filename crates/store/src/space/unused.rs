@@ -107,6 +107,7 @@ impl Engine {
         for current in &mut self.allocation.current {
             current.take_if(|at| *at == start);
         }
+        self.allocation.distrusted.insert(start);
         self.allocation.groups.change(start, |group| {
             group.set_free(RangeSet::default());
             group.read_only = true;
