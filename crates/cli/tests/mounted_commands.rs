@@ -304,6 +304,38 @@ fn a_process_that_got_the_number_of_a_caller_lends_it_no_rights() {
     );
 }
 
+/// Whoever mounts a block device looks for servers that still have it. A server
+/// that does not answer holds nobody up.
+#[test]
+fn a_stopped_server_holds_up_no_other_mount() {
+    if !can_mount() || !support::is_root() {
+        println!("skipped: block devices are mounted by root");
+        return;
+    }
+    let bench = Bench::new();
+    let server = support::Foreground::start(&bench, "rw");
+    let file = std::fs::File::create(bench.path("mnt/open")).expect("a file");
+    std::io::Write::write_all(&mut &file, &[7; 10_000]).expect("written");
+    bench.run(&["mkfs", "-q", "--size", "256m", "other.img"]);
+    let device = support::Loop::new(&bench.path("other.img"));
+    std::fs::create_dir(bench.path("other")).expect("a directory");
+    let signal = |name: &str| {
+        let sent = Command::new("kill")
+            .args([name, &server.id().to_string()])
+            .status();
+        assert!(sent.expect("kill runs").success());
+    };
+    signal("-STOP");
+    let mounted = Command::new("timeout")
+        .args(["20", BINARY, "mount", device.name()])
+        .arg(bench.path("other"))
+        .output();
+    signal("-CONT");
+    let mounted = mounted.expect("it runs");
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    bench.run(&["umount", "other"]);
+}
+
 #[test]
 fn an_answer_without_an_end_is_a_failure() {
     if !can_mount() {

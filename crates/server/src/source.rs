@@ -6,8 +6,9 @@ use butterfs::{Access, FileDevice};
 use butterfs_device::holder::is_same_storage;
 use butterfs_device::{DeviceError, Holder};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -115,12 +116,18 @@ fn wait_for_ending_servers(device: &Path, patience: Duration) {
 }
 
 /// Whether a process has the block device with this number open, as far as it
-/// can be seen.
+/// can be seen. No file system is asked, because one that another server serves
+/// may not answer.
 fn has_open(pid: u32, number: u64) -> bool {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    let wanted = (rustix::fs::major(number), rustix::fs::minor(number));
     files.into_iter().flatten().flatten().any(|file| {
-        let facts = std::fs::metadata(file.path());
-        facts.is_ok_and(|facts| facts.file_type().is_block_device() && facts.rdev() == number)
+        let known = AtFlags::STATX_DONT_SYNC;
+        let facts = rustix::fs::statx(CWD, file.path(), known, StatxFlags::TYPE);
+        facts.is_ok_and(|facts| {
+            FileType::from_raw_mode(facts.stx_mode.into()) == FileType::BlockDevice
+                && (facts.stx_rdev_major, facts.stx_rdev_minor) == wanted
+        })
     })
 }
 
