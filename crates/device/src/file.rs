@@ -1,5 +1,6 @@
 //! A device that is a regular file or a block device.
 
+mod ahead;
 mod opening;
 
 use crate::block_device::{check_length, check_range, check_writable, parts_length};
@@ -10,6 +11,7 @@ use crate::{
     Access, BlockDevice, Caching, DeviceError, DeviceRange, NotDirect, Operation, WriteRequest,
     sys, waiting,
 };
+use ahead::Ahead;
 use butterfs_format::DeviceOffset;
 use opening::{busy, kind_of, lock, lock_backing, open, open_error, set_length};
 use rustix::fs::{FallocateFlags, FlockOperation};
@@ -49,6 +51,8 @@ pub struct FileDevice {
     file: File,
     /// The same file by direct I/O.
     direct: Result<Direct, NotDirect>,
+    /// Which blocks of an image are allocated ahead, where that helps.
+    ahead: Option<Ahead>,
     path: PathBuf,
     kind: FileKind,
     access: Access,
@@ -89,6 +93,9 @@ impl FileDevice {
     pub fn open_direct(path: &Path, access: Access) -> Result<Self, DeviceError> {
         let mut device = Self::open(path, access)?;
         device.direct = Direct::open(&device.file, device.kind, access, device.size());
+        if device.direct.is_ok() && device.kind == FileKind::RegularFile {
+            device.ahead = Ahead::of(&device.file);
+        }
         if let Some(caching) = device.caching() {
             tracing::info!(device = %path.display(), "requests to the device: {caching}");
         }
@@ -204,6 +211,7 @@ impl FileDevice {
         Ok(Self {
             file,
             direct: Err(NotDirect::NotAsked),
+            ahead: None,
             path: path.to_owned(),
             kind,
             access,
@@ -344,12 +352,16 @@ impl FileDevice {
 
     fn write_requests(&self, requests: &[WriteRequest<'_>], wait: Wait) -> Result<(), DeviceError> {
         let ranges: Vec<DeviceRange> = requests.iter().map(WriteRequest::range).collect();
+        self.allocate_ahead(&ranges);
         let held = self.held(Operation::Write, &ranges)?;
         let range = ranges.first().copied().filter(|_| ranges.len() == 1);
         let done = match &self.direct {
             Ok(direct) if ranges.iter().all(|range| direct.takes(*range)) => {
                 // A file system that is full tells so here, and not at a flush.
-                if wait == Wait::NotAtAll && self.kind == FileKind::BlockDevice {
+                let has = |ahead: &Ahead| ranges.iter().all(|range| ahead.has(*range));
+                let has_space =
+                    self.kind == FileKind::BlockDevice || self.ahead.as_ref().is_some_and(has);
+                if wait == Wait::NotAtAll && has_space {
                     direct.write_behind(requests);
                     return Ok(());
                 }
@@ -363,6 +375,36 @@ impl FileDevice {
             Err(_) => self.write_cached(requests),
         };
         done.map_err(|error| self.error(Operation::Write, range, error))
+    }
+
+    /// Makes an image ready for small writes that are soon to be durable.
+    fn allocate_ahead(&self, ranges: &[DeviceRange]) {
+        let (Ok(direct), Some(ahead)) = (&self.direct, &self.ahead) else {
+            return;
+        };
+        let regions = ahead.wanted(ranges);
+        if regions.is_empty() {
+            return;
+        }
+        waiting::about_to_wait();
+        let released = self.released.write();
+        let released = released.unwrap_or_else(PoisonError::into_inner);
+        // Nobody writes now, except for writes that were left behind.
+        if self.settle_all().is_err() || *released || self.still_has(self.size()).is_err() {
+            return;
+        }
+        for region in regions {
+            ahead.fill(&self.file, direct, region, self.size());
+        }
+    }
+
+    /// Takes old content of a range (of length 0: of everything behind it) out
+    /// of a block device's page cache. Another program may have read it while
+    /// it was being written. Files' systems do this themselves.
+    fn forget_stale(&self, range: DeviceRange) {
+        if self.direct.is_ok() && self.kind == FileKind::BlockDevice {
+            forget_cached(&self.file, range.start.get(), range.length);
+        }
     }
 
     /// Waits for the writes that began before this call.
@@ -459,6 +501,7 @@ impl BlockDevice for FileDevice {
                 let _held = self.held(Operation::Write, &[range])?;
                 waiting::about_to_wait();
                 let done = direct.write_durably(offset.get(), data);
+                self.forget_stale(range);
                 done.map_err(|error| self.error(Operation::Write, Some(range), error))
             }
             _ => {
@@ -474,6 +517,10 @@ impl BlockDevice for FileDevice {
         }
         waiting::about_to_wait();
         self.settle_all()?;
+        self.forget_stale(DeviceRange::new(DeviceOffset(0), 0));
+        if let Some(ahead) = &self.ahead {
+            ahead.flushed();
+        }
         rustix::fs::fdatasync(&self.file)
             .map_err(|errno| self.error(Operation::Flush, None, errno.into()))
     }
@@ -485,6 +532,9 @@ impl BlockDevice for FileDevice {
         }
         if let Ok(direct) = &self.direct {
             direct.settle(range);
+        }
+        if let Some(ahead) = &self.ahead {
+            ahead.forget(range);
         }
         let done = match self.kind {
             FileKind::RegularFile => rustix::fs::fallocate(

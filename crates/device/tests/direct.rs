@@ -171,6 +171,73 @@ fn loop_devices_behave_as_arrays() {
     }
 }
 
+/// Bytes that a file takes on its disk.
+fn on_disk(path: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    path.metadata().unwrap().blocks() * 512
+}
+
+/// Whether a hole begins in a range.
+fn has_hole(path: &Path, range: std::ops::Range<u64>) -> bool {
+    let file = File::open(path).unwrap();
+    let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(range.start)).unwrap();
+    hole < range.end
+}
+
+#[test]
+fn images_are_allocated_around_small_writes_that_are_flushed() {
+    let folder = tempfile::tempdir().unwrap();
+    let kind = rustix::fs::statfs(folder.path()).unwrap().f_type;
+    if kind != 0xef53 {
+        return eprintln!("skipped: no ext4 here");
+    }
+    let Some(device) = image(folder.path(), 64 * MIB) else {
+        return;
+    };
+    let path = folder.path().join("image");
+    // Much at a time takes the space that it needs.
+    device.write_at(DeviceOffset(0), &vec![1; 2 << 20]).unwrap();
+    device.flush().unwrap();
+    assert_eq!(on_disk(&path), 2 * MIB);
+    let before = bytes(8192, 1);
+    device.write_at(DeviceOffset(9 * MIB), &before).unwrap();
+    assert!(!has_hole(&path, 8 * MIB..12 * MIB) && has_hole(&path, 12 * MIB..13 * MIB));
+    device.flush().unwrap();
+    let parts = [IoSlice::new(&before)];
+    for n in 0..16 {
+        let request = WriteRequest {
+            offset: DeviceOffset(10 * MIB + n * 8192),
+            parts: &parts,
+        };
+        device.write_behind_at(&[request]).unwrap();
+        device.flush().unwrap();
+    }
+    assert_eq!(on_disk(&path), 6 * MIB);
+    let mut found = vec![0; 4 << 20];
+    device.read_at(DeviceOffset(8 * MIB), &mut found).unwrap();
+    let mut expected = vec![0; 4 << 20];
+    expected[1 << 20..][..8192].copy_from_slice(&before);
+    for n in 0..16 {
+        expected[(2 << 20) + n * 8192..][..8192].copy_from_slice(&before);
+    }
+    assert!(found == expected);
+    // The region at the beginning has its data, and its hole is filled.
+    device.write_at(DeviceOffset(3 * MIB), &before).unwrap();
+    assert!(!has_hole(&path, 0..4 * MIB));
+    device.read_at(DeviceOffset(0), &mut found).unwrap();
+    assert!(found[..2 << 20] == vec![1; 2 << 20] && found[3 << 20..][..8192] == before);
+    assert!(found[(3 << 20) + 8192..].iter().all(|byte| *byte == 0));
+    // What is discarded is a hole again, and is filled again.
+    device
+        .discard(DeviceRange::new(DeviceOffset(8 * MIB), 4 * MIB))
+        .unwrap();
+    assert_eq!(on_disk(&path), 4 * MIB);
+    device.flush().unwrap();
+    device.write_at(DeviceOffset(9 * MIB), &before).unwrap();
+    assert_eq!(on_disk(&path), 8 * MIB);
+    assert_eq!(path.metadata().unwrap().len(), 64 * MIB);
+}
+
 #[test]
 fn many_requests_at_the_same_time() {
     let folder = tempfile::tempdir().unwrap();
