@@ -282,6 +282,18 @@ impl LogicalSpace {
         self.count() > 1
     }
 
+    /// Whether each read waits for devices: they are several, or one is read by
+    /// direct I/O.
+    #[must_use]
+    pub fn reads_wait(&self) -> bool {
+        let members = self.members_now();
+        let is_direct = |member: &Arc<Member>| {
+            let device = member.used();
+            device.is_some_and(|device| device.caching() == Some(Caching::Direct))
+        };
+        members.len() > 1 || members.values().any(is_direct)
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.members.read().len()
     }
