@@ -176,14 +176,16 @@ pub use rescue::{PathChange, preview_log, zero_log};
 pub use snapshots::SnapshotAccess;
 pub use trees::{TreeItem, Trees};
 pub use usage::{KindUsage, Usage};
-pub use volume::{AtReplay, Cleaner, OpenOptions, Volume};
+pub use volume::{AtReplay, Cleaner, DirectIo, OpenOptions, Volume};
 pub use volume_path::VolumePath;
 pub use whole::{Content, check, is_seed, make_volume, make_volume_on, sprout};
 
 pub use butterfs_admin::mkfs::{MkfsError, MkfsOptions, RootOwner};
 pub use butterfs_admin::{balance, build, devices, mkfs, resize, scrub};
 
-pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
+pub use butterfs_device::{
+    Access, BlockDevice, Caching, DeviceError, FileDevice, MemoryDevice, NotDirect,
+};
 pub use butterfs_format::compression::{Algorithm, Level, Method};
 pub use butterfs_format::item::dir::FileType;
 pub use butterfs_format::item::inode::{InodeFlags, Timespec};

@@ -12,8 +12,8 @@
 //! Bounds: only the first entries of a directory are looked at, and no
 //! directories below it.
 
-use crate::Error;
-use butterfs_device::{Access, BlockDevice, FileDevice, probe};
+use crate::{DirectIo, Error};
+use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, probe};
 use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset, Generation, UuidBytes};
 use butterfs_store::{MemberFault, OnReplacement, StoreError};
@@ -368,6 +368,14 @@ pub(crate) fn open<P: AsRef<Path>>(
     paths: &[P],
     access: Access,
 ) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
+    open_as(paths, (access, DirectIo::Unused))
+}
+
+/// [`open`], by direct I/O if that is preferred and possible.
+pub(crate) fn open_as<P: AsRef<Path>>(
+    paths: &[P],
+    (access, direct): (Access, DirectIo),
+) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
     let seeds: Vec<bool> = match paths.len() {
         1 => vec![false],
         _ => paths.iter().map(|path| is_seed(path.as_ref())).collect(),
@@ -379,7 +387,22 @@ pub(crate) fn open<P: AsRef<Path>>(
             true => Access::ReadOnly,
             false => access,
         };
-        devices.push(Arc::new(FileDevice::open(path.as_ref(), access)?));
+        devices.push(Arc::new(open_to_use(path.as_ref(), (access, direct))?));
     }
     Ok(devices)
+}
+
+/// Opens a file or block device for a volume. What is only read goes through
+/// the page cache in any case, where it stays for the next one who reads it.
+///
+/// # Errors
+/// As [`FileDevice::open`].
+pub(crate) fn open_to_use(
+    path: &Path,
+    (access, direct): (Access, DirectIo),
+) -> Result<FileDevice, DeviceError> {
+    match (access, direct) {
+        (Access::ReadWrite, DirectIo::Preferred) => FileDevice::open_direct(path, access),
+        _ => FileDevice::open(path, access),
+    }
 }

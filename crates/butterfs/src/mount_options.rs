@@ -266,6 +266,7 @@ impl MountOptions {
             cleaner: crate::Cleaner::default(),
             owner: butterfs_fs::names::Owner::default(),
             at_replay: crate::AtReplay::default(),
+            direct_io: crate::DirectIo::Preferred,
         }
     }
 

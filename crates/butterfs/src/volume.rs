@@ -48,6 +48,21 @@ pub struct OpenOptions {
     pub owner: Owner,
     /// What comes before the commit of a replay, if an fsync log waits.
     pub at_replay: AtReplay,
+    /// How files and block devices are written and read that are opened here
+    /// for writing. Devices that are given are used as they were opened.
+    pub direct_io: DirectIo,
+}
+
+/// Whether direct I/O is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DirectIo {
+    /// No: what is read twice is in the system's page cache the second time.
+    #[default]
+    Unused,
+    /// Where the system has it: an fsync is faster, and memory has nothing
+    /// twice. For those who keep what they read, as the kernel does with files
+    /// of a mount.
+    Preferred,
 }
 
 /// What comes before the commit of a replay.
@@ -73,7 +88,10 @@ pub enum Cleaner {
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        MountOptions::default().open_options()
+        Self {
+            direct_io: DirectIo::Unused,
+            ..MountOptions::default().open_options()
+        }
     }
 }
 
@@ -145,7 +163,9 @@ impl Volume {
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
         if options.part != Part::Whole {
-            let device = part::open_part(path, options.store.access, options.part)?;
+            let direct = options.direct_io;
+            let device = crate::members::open_to_use(path, (options.store.access, direct))?;
+            let device = part::part_of(Arc::new(device), options.part)?;
             return Self::open_device(device, options);
         }
         let paths = crate::find_members_to_use(path, options.store.on_replacement)?;
@@ -158,7 +178,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`]; they are not the devices of one volume.
     pub fn open_all<P: AsRef<Path>>(paths: &[P], options: OpenOptions) -> Result<Self, Error> {
-        let devices = crate::members::open(paths, options.store.access)?;
+        let devices = crate::members::open_as(paths, (options.store.access, options.direct_io))?;
         Self::open_devices(devices, options)
     }
 

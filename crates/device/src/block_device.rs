@@ -1,6 +1,6 @@
 //! The trait that every device implements.
 
-use crate::{DeviceError, DeviceRange, Operation};
+use crate::{Caching, DeviceError, DeviceRange, Operation};
 use butterfs_format::DeviceOffset;
 use std::fmt::Debug;
 use std::io::{IoSlice, IoSliceMut};
@@ -14,6 +14,23 @@ pub enum Access {
     ReadOnly,
     /// Reading, writing and discarding.
     ReadWrite,
+}
+
+/// Bytes to write at one place: `parts` one after the other from `offset` on.
+#[derive(Clone, Copy, Debug)]
+pub struct WriteRequest<'a> {
+    /// Where the first byte goes.
+    pub offset: DeviceOffset,
+    /// The bytes.
+    pub parts: &'a [IoSlice<'a>],
+}
+
+impl WriteRequest<'_> {
+    /// The bytes of the device that it writes.
+    #[must_use]
+    pub fn range(&self) -> DeviceRange {
+        DeviceRange::of_buffer(self.offset, parts_length(self.parts))
+    }
 }
 
 /// A fixed number of bytes that can be read, written and made durable.
@@ -92,6 +109,38 @@ pub trait BlockDevice: Send + Sync + Debug {
         Ok(())
     }
 
+    /// Writes all requests. They must not overlap, and may reach the device at
+    /// the same time and in any order.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at), the first one; any part of any request
+    /// may have been written.
+    fn write_all_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        let mut requests = requests.iter();
+        requests.try_for_each(|request| self.write_vectored_at(request.offset, request.parts))
+    }
+
+    /// As [`write_all_at`](Self::write_all_at), but it need not wait until the
+    /// device has the bytes. Reads and writes of them wait for that, and a
+    /// [`flush`](Self::flush) does.
+    ///
+    /// # Errors
+    /// As [`write_all_at`](Self::write_all_at). A failure that comes later is
+    /// one of each later flush.
+    fn write_behind_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        self.write_all_at(requests)
+    }
+
+    /// Writes all of `data` from `offset` on, and makes them durable. This says
+    /// nothing about other writes.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at) and [`flush`](Self::flush).
+    fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        self.write_at(offset, data)?;
+        self.flush()
+    }
+
     /// Makes every write that returned before this call durable.
     ///
     /// # Errors
@@ -111,6 +160,12 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Name for messages: the path, where there is one.
     fn identity(&self) -> String;
+
+    /// How requests reach what the system has; `None` for a device that is no
+    /// file and no block device.
+    fn caching(&self) -> Option<Caching> {
+        None
+    }
 
     /// What the device may be used for.
     fn access(&self) -> Access;
@@ -150,6 +205,15 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     ) -> Result<(), DeviceError> {
         (**self).write_vectored_at(offset, parts)
     }
+    fn write_all_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        (**self).write_all_at(requests)
+    }
+    fn write_behind_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        (**self).write_behind_at(requests)
+    }
+    fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        (**self).write_durably_at(offset, data)
+    }
     fn flush(&self) -> Result<(), DeviceError> {
         (**self).flush()
     }
@@ -158,6 +222,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn identity(&self) -> String {
         (**self).identity()
+    }
+    fn caching(&self) -> Option<Caching> {
+        (**self).caching()
     }
     fn access(&self) -> Access {
         (**self).access()

@@ -5,7 +5,7 @@
 //! repeated.
 
 use crate::block_device::{check_range, check_writable};
-use crate::{Access, BlockDevice, DeviceError, DeviceRange, Operation};
+use crate::{Access, BlockDevice, Caching, DeviceError, DeviceRange, Operation, WriteRequest};
 use butterfs_format::DeviceOffset;
 use parking_lot::Mutex;
 use std::io;
@@ -276,6 +276,53 @@ impl BlockDevice for FaultDevice {
         Ok(())
     }
 
+    /// Each request meets its own fate: when one fails, the others are written.
+    fn write_all_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        let mut outcome = Ok(());
+        let mut normal = Vec::with_capacity(requests.len());
+        for request in requests {
+            let range = request.range();
+            check_writable(self, Operation::Write, range)?;
+            if let Err(error) = self.attempt(Operation::Write, Some(range)) {
+                outcome = outcome.and(Err(error));
+                continue;
+            }
+            match self.fate_of_write(range) {
+                Fate::Normal => normal.push(*request),
+                Fate::Lost => {}
+                Fate::Misdirected(offset) => normal.push(WriteRequest { offset, ..*request }),
+            }
+        }
+        self.inner.write_all_at(&normal)?;
+        for request in normal {
+            self.state.lock().heal(request.range());
+        }
+        outcome
+    }
+
+    /// A write and a flush, either of which may fail.
+    fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, data.len());
+        check_writable(self, Operation::Write, range)?;
+        self.attempt(Operation::Write, Some(range))?;
+        let to = match self.fate_of_write(range) {
+            Fate::Normal => offset,
+            Fate::Lost => return self.attempt(Operation::Flush, None),
+            Fate::Misdirected(to) => to,
+        };
+        match self.attempt(Operation::Flush, None) {
+            Ok(()) => self.inner.write_durably_at(to, data)?,
+            Err(error) => {
+                self.inner.write_at(to, data)?;
+                return Err(error);
+            }
+        }
+        self.state
+            .lock()
+            .heal(DeviceRange::of_buffer(to, data.len()));
+        Ok(())
+    }
+
     fn flush(&self) -> Result<(), DeviceError> {
         self.attempt(Operation::Flush, None)?;
         self.inner.flush()
@@ -291,6 +338,10 @@ impl BlockDevice for FaultDevice {
         self.inner.identity()
     }
 
+    fn caching(&self) -> Option<Caching> {
+        self.inner.caching()
+    }
+
     fn access(&self) -> Access {
         self.inner.access()
     }
@@ -304,6 +355,7 @@ impl BlockDevice for FaultDevice {
 mod tests {
     use super::*;
     use crate::MemoryDevice;
+    use std::io::IoSlice;
 
     fn device() -> FaultDevice {
         FaultDevice::new(Arc::new(MemoryDevice::new(1 << 20)), 7)
@@ -329,6 +381,36 @@ mod tests {
         assert_eq!(error.io_source().unwrap().raw_os_error(), Some(libc::EIO));
         device.flush().unwrap();
         assert!(device.pending().is_empty());
+    }
+
+    #[test]
+    fn one_of_several_requests_fails_alone() {
+        let device = device();
+        device.inject(Fault::Fail(Operation::Write, When::After(1)));
+        let parts = [b"one", b"two", b"six"].map(|word| [IoSlice::new(word)]);
+        let requests: Vec<WriteRequest<'_>> = (0..)
+            .zip(&parts)
+            .map(|(n, parts)| WriteRequest {
+                offset: DeviceOffset(n * 3),
+                parts,
+            })
+            .collect();
+        assert!(device.write_all_at(&requests).is_err());
+        assert_eq!(read(&device, 0, 9), b"one\0\0\0six");
+        device.write_all_at(&requests).unwrap();
+        assert_eq!(read(&device, 0, 9), b"onetwosix");
+    }
+
+    #[test]
+    fn a_durable_write_fails_as_a_write_or_as_a_flush() {
+        let device = device();
+        device.inject(Fault::Fail(Operation::Write, When::After(0)));
+        assert!(device.write_durably_at(DeviceOffset(0), b"x").is_err());
+        assert_eq!(read(&device, 0, 1), [0]);
+        device.inject(Fault::Fail(Operation::Flush, When::After(0)));
+        assert!(device.write_durably_at(DeviceOffset(0), b"x").is_err());
+        device.write_durably_at(DeviceOffset(0), b"y").unwrap();
+        assert_eq!(read(&device, 0, 1), b"y");
     }
 
     #[test]

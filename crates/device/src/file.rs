@@ -1,29 +1,29 @@
 //! A device that is a regular file or a block device.
 
+mod ahead;
+mod opening;
+
 use crate::block_device::{check_length, check_range, check_writable, parts_length};
+use crate::direct::{Direct, FileKind, forget_cached};
 use crate::holder::{self, DeviceNumber};
-use crate::waiting;
-use crate::{Access, BlockDevice, DeviceError, DeviceRange, Holder, Operation, sys};
+use crate::parts::{self, PARTS_MAX, after};
+use crate::{
+    Access, BlockDevice, Caching, DeviceError, DeviceRange, NotDirect, Operation, WriteRequest,
+    sys, waiting,
+};
+use ahead::Ahead;
 use butterfs_format::DeviceOffset;
+use opening::{busy, kind_of, lock, lock_backing, open, open_error, set_length};
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
-
-/// Parts that one system call takes (`UIO_MAXIOV`).
-const PARTS_MAX: usize = 1024;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    RegularFile,
-    BlockDevice,
-}
 
 /// Whether an opening takes the lock of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,14 @@ enum Lock {
     Left,
 }
 
-/// A regular file or a block device through the page cache.
+/// Whether a write waits until the device has the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    UntilDone,
+    NotAtAll,
+}
+
+/// A regular file or a block device, by direct I/O or through the page cache.
 ///
 /// Read-write use is exclusive. An exclusive open of block devices, and a
 /// search for loop devices over a file, keep out the kernel and its mounts. A
@@ -42,8 +49,12 @@ enum Lock {
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
+    /// The same file by direct I/O.
+    direct: Result<Direct, NotDirect>,
+    /// Which blocks of an image are allocated ahead, where that helps.
+    ahead: Option<Ahead>,
     path: PathBuf,
-    kind: Kind,
+    kind: FileKind,
     access: Access,
     size: AtomicU64,
     /// The exclusive open of a block device, until it is handed over.
@@ -74,6 +85,23 @@ impl FileDevice {
         Ok(device)
     }
 
+    /// [`FileDevice::open`] for direct I/O, if the system has that here. If not,
+    /// requests go through the page cache, and [`FileDevice::caching`] says why.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_direct(path: &Path, access: Access) -> Result<Self, DeviceError> {
+        let mut device = Self::open(path, access)?;
+        device.direct = Direct::open(&device.file, device.kind, access, device.size());
+        if device.direct.is_ok() && device.kind == FileKind::RegularFile {
+            device.ahead = Ahead::of(&device.file);
+        }
+        if let Some(caching) = device.caching() {
+            tracing::info!(device = %path.display(), "requests to the device: {caching}");
+        }
+        Ok(device)
+    }
+
     /// Opens what exists at `path` to look at it: for reading, and without a
     /// lock. Others, this process among them, may have it open and change it.
     ///
@@ -96,7 +124,7 @@ impl FileDevice {
     /// # Errors
     /// [`DeviceError::Busy`] when somebody else took it.
     pub fn take_back(&self) -> Result<(), DeviceError> {
-        if self.kind == Kind::BlockDevice && self.access == Access::ReadWrite {
+        if self.kind == FileKind::BlockDevice && self.access == Access::ReadWrite {
             *lock_claim(&self.claim) = Some(open(&self.path, self.access, libc::O_EXCL)?);
         }
         Ok(())
@@ -126,7 +154,7 @@ impl FileDevice {
     /// True for a block device, false for a regular file.
     #[must_use]
     pub fn is_block_device(&self) -> bool {
-        self.kind == Kind::BlockDevice
+        self.kind == FileKind::BlockDevice
     }
 
     fn adopt(
@@ -137,7 +165,7 @@ impl FileDevice {
         let meta = file.metadata().map_err(|error| open_error(path, error))?;
         let kind = kind_of(path, &meta)?;
         // Some drivers let a protected device be opened, and refuse each write.
-        if kind == Kind::BlockDevice
+        if kind == FileKind::BlockDevice
             && access == Access::ReadWrite
             && sys::is_write_protected(file.as_fd()) == Ok(true)
         {
@@ -147,7 +175,7 @@ impl FileDevice {
         }
         let mut backing = None;
         let size = match kind {
-            Kind::RegularFile => {
+            FileKind::RegularFile => {
                 if wanted == Lock::Taken {
                     lock(&file, path, access)?;
                 }
@@ -166,7 +194,7 @@ impl FileDevice {
                 }
                 meta.len()
             }
-            Kind::BlockDevice => {
+            FileKind::BlockDevice => {
                 let number = DeviceNumber::new(meta.rdev());
                 if wanted == Lock::Taken {
                     backing = lock_backing(path, number, access)?;
@@ -182,6 +210,8 @@ impl FileDevice {
         };
         Ok(Self {
             file,
+            direct: Err(NotDirect::NotAsked),
+            ahead: None,
             path: path.to_owned(),
             kind,
             access,
@@ -202,129 +232,8 @@ impl FileDevice {
     }
 }
 
-/// Makes a file this long.
-fn set_length(file: &File, size: u64) -> io::Result<()> {
-    match i64::try_from(size) {
-        Ok(_) => file.set_len(size),
-        Err(_) => Err(io::Error::from_raw_os_error(libc::EFBIG)),
-    }
-}
-
-fn open(path: &Path, access: Access, flags: i32) -> Result<File, DeviceError> {
-    OpenOptions::new()
-        .read(true)
-        .write(access == Access::ReadWrite)
-        // A FIFO must not block the open.
-        .custom_flags(flags | libc::O_NONBLOCK)
-        .open(path)
-        .map_err(|error| match access {
-            Access::ReadWrite if is_write_protected(path, &error) => DeviceError::WriteProtected {
-                device: path.display().to_string(),
-            },
-            _ => open_error(path, error),
-        })
-}
-
-/// Whether a block device could not be opened for writing because the system
-/// protects it, not because this user may not write to it.
-fn is_write_protected(path: &Path, error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::EACCES | libc::EPERM | libc::EROFS)
-    ) && File::open(path).is_ok_and(|file| sys::is_write_protected(file.as_fd()) == Ok(true))
-}
-
 fn lock_claim(claim: &Mutex<Option<File>>) -> MutexGuard<'_, Option<File>> {
     claim.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind, DeviceError> {
-    let file_type = meta.file_type();
-    if file_type.is_file() {
-        return Ok(Kind::RegularFile);
-    }
-    if file_type.is_block_device() {
-        return Ok(Kind::BlockDevice);
-    }
-    Err(not_a_device(
-        path,
-        if file_type.is_dir() {
-            "a directory"
-        } else if file_type.is_char_device() {
-            "a character device"
-        } else if file_type.is_fifo() {
-            "a FIFO"
-        } else {
-            "a special file"
-        },
-    ))
-}
-
-fn not_a_device(path: &Path, found: &'static str) -> DeviceError {
-    DeviceError::NotADevice {
-        device: path.display().to_string(),
-        found,
-    }
-}
-
-fn busy(path: &Path, holder: Holder) -> DeviceError {
-    DeviceError::Busy {
-        device: path.display().to_string(),
-        holder,
-    }
-}
-
-fn open_error(path: &Path, error: io::Error) -> DeviceError {
-    match error.kind() {
-        io::ErrorKind::ResourceBusy => {
-            let known = std::fs::metadata(path)
-                .ok()
-                .and_then(|meta| holder::holder_of_block_device(DeviceNumber::new(meta.rdev())));
-            busy(path, known.unwrap_or(Holder::Unknown))
-        }
-        io::ErrorKind::IsADirectory => not_a_device(path, "a directory"),
-        _ => DeviceError::Io {
-            device: path.display().to_string(),
-            operation: Operation::Open,
-            range: None,
-            source: Arc::new(error),
-        },
-    }
-}
-
-/// Locks a regular file: exclusively for writing, shared for reading.
-fn lock(file: &File, path: &Path, access: Access) -> Result<(), DeviceError> {
-    let operation = match access {
-        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
-        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
-    };
-    match rustix::fs::flock(file, operation) {
-        Ok(()) => Ok(()),
-        Err(Errno::WOULDBLOCK) => {
-            let known = file
-                .metadata()
-                .ok()
-                .and_then(|meta| holder::lock_holder(&meta));
-            Err(busy(path, known.unwrap_or(Holder::Unknown)))
-        }
-        // Some network file systems have no locks; a read must still work.
-        Err(Errno::OPNOTSUPP | Errno::NOLCK) if access == Access::ReadOnly => Ok(()),
-        Err(errno) => Err(open_error(path, errno.into())),
-    }
-}
-
-/// Locks the file behind a loop device, unless this process cannot open it by
-/// the name that the loop device has for it.
-fn lock_backing(
-    path: &Path,
-    device: DeviceNumber,
-    access: Access,
-) -> Result<Option<File>, DeviceError> {
-    let Some(file) = holder::backing_file(device).and_then(|path| File::open(path).ok()) else {
-        return Ok(None);
-    };
-    lock(&file, path, access)?;
-    Ok(Some(file))
 }
 
 impl Drop for FileDevice {
@@ -337,8 +246,14 @@ impl Drop for FileDevice {
 
 impl FileDevice {
     fn unlock(&self) {
+        // Whoever flushed knows of failures.
+        let _ = self.settle_all();
+        if self.direct.is_ok() && self.access == Access::ReadWrite {
+            // Another program may have read a block while it was being written.
+            forget_cached(&self.file, 0, 0);
+        }
         let backing = self.backing.as_ref();
-        let locked = (self.kind == Kind::RegularFile).then_some(&self.file);
+        let locked = (self.kind == FileKind::RegularFile).then_some(&self.file);
         for file in locked.into_iter().chain(backing) {
             // Nothing is lost on failure: closing follows.
             let _ = rustix::fs::flock(file, FlockOperation::Unlock);
@@ -350,35 +265,49 @@ impl FileDevice {
     fn held(
         &self,
         operation: Operation,
-        range: DeviceRange,
+        ranges: &[DeviceRange],
     ) -> Result<RwLockReadGuard<'_, bool>, DeviceError> {
-        check_writable(self, operation, range)?;
+        for range in ranges {
+            check_writable(self, operation, *range)?;
+        }
         let released = self.released.read();
         let released = released.unwrap_or_else(PoisonError::into_inner);
-        if *released {
+        self.verify_there(operation, *released, ranges)?;
+        Ok(released)
+    }
+
+    /// Checks that the device was not released, and has the bytes to be
+    /// changed. A write behind the end of a file that was cut short would make
+    /// it longer, with zeros where other data were.
+    fn verify_there(
+        &self,
+        operation: Operation,
+        released: bool,
+        ranges: &[DeviceRange],
+    ) -> Result<(), DeviceError> {
+        if released {
             return Err(DeviceError::Released {
                 device: self.identity(),
                 operation,
             });
         }
-        // A write behind the end of a file that was cut short would make it
-        // longer, with zeros where other data were.
-        if self.kind == Kind::RegularFile {
-            let is_cut = |now: &u64| *now < range.end().get();
+        if self.kind == FileKind::RegularFile {
+            let end = ranges.iter().map(|range| range.end().get()).max();
+            let is_cut = |now: &u64| end.is_some_and(|end| *now < end);
             let cut = self.size_now().filter(is_cut);
             cut.map_or(Ok(()), |now| check_length(self, now, self.size()))?;
         }
-        Ok(released)
+        Ok(())
     }
 
     /// Bytes at this moment, if the system tells.
     fn size_now(&self) -> Option<u64> {
         match self.kind {
-            Kind::RegularFile => {
+            FileKind::RegularFile => {
                 let facts = rustix::fs::fstat(&self.file).ok()?;
                 u64::try_from(facts.st_size).ok()
             }
-            Kind::BlockDevice => sys::block_device_size(self.file.as_fd()).ok(),
+            FileKind::BlockDevice => sys::block_device_size(self.file.as_fd()).ok(),
         }
     }
 
@@ -402,6 +331,112 @@ impl FileDevice {
     }
 }
 
+impl FileDevice {
+    fn read_cached(&self, offset: DeviceOffset, parts: &mut [IoSliceMut<'_>]) -> io::Result<()> {
+        let mut left = parts;
+        // Empty parts at the front would look like the end of the file.
+        IoSliceMut::advance_slices(&mut left, 0);
+        let first = left.len().min(PARTS_MAX);
+        let known = self.read_known(offset, left.get_mut(..first).unwrap_or_default());
+        IoSliceMut::advance_slices(&mut left, known);
+        parts::read(&self.file, after(offset.get(), known), &mut left, 1)?;
+        Ok(())
+    }
+
+    fn write_cached(&self, requests: &[WriteRequest<'_>]) -> io::Result<()> {
+        let mut requests = requests.iter();
+        requests.try_for_each(|request| {
+            parts::write(&self.file, request.offset.get(), request.parts, (0, 1))
+        })
+    }
+
+    fn write_requests(&self, requests: &[WriteRequest<'_>], wait: Wait) -> Result<(), DeviceError> {
+        let ranges: Vec<DeviceRange> = requests.iter().map(WriteRequest::range).collect();
+        self.allocate_ahead(&ranges);
+        let held = self.held(Operation::Write, &ranges)?;
+        let range = ranges.first().copied().filter(|_| ranges.len() == 1);
+        let done = match &self.direct {
+            Ok(direct) if ranges.iter().all(|range| direct.takes(*range)) => {
+                // A file system that is full tells so here, and not at a flush.
+                let has = |ahead: &Ahead| ranges.iter().all(|range| ahead.has(*range));
+                let has_space =
+                    self.kind == FileKind::BlockDevice || self.ahead.as_ref().is_some_and(has);
+                if wait == Wait::NotAtAll && has_space {
+                    direct.write_behind(requests);
+                    return Ok(());
+                }
+                waiting::about_to_wait();
+                direct.write(requests)
+            }
+            Ok(_) => {
+                drop(held);
+                return self.write_parts_of_blocks(requests);
+            }
+            Err(_) => self.write_cached(requests),
+        };
+        done.map_err(|error| self.error(Operation::Write, range, error))
+    }
+
+    /// Makes an image ready for small writes that are soon to be durable.
+    fn allocate_ahead(&self, ranges: &[DeviceRange]) {
+        let (Ok(direct), Some(ahead)) = (&self.direct, &self.ahead) else {
+            return;
+        };
+        let regions = ahead.wanted(ranges);
+        if regions.is_empty() {
+            return;
+        }
+        waiting::about_to_wait();
+        let released = self.released.write();
+        let released = released.unwrap_or_else(PoisonError::into_inner);
+        // Nobody writes now, except for writes that were left behind.
+        if self.settle_all().is_err() || *released || self.still_has(self.size()).is_err() {
+            return;
+        }
+        for region in regions {
+            ahead.fill(&self.file, direct, region, self.size());
+        }
+    }
+
+    /// Takes old content of a range (of length 0: of everything behind it) out
+    /// of a block device's page cache. Another program may have read it while
+    /// it was being written. Files' systems do this themselves.
+    fn forget_stale(&self, range: DeviceRange) {
+        if self.direct.is_ok() && self.kind == FileKind::BlockDevice {
+            forget_cached(&self.file, range.start.get(), range.length);
+        }
+    }
+
+    /// Waits for the writes that began before this call.
+    fn settle_all(&self) -> Result<(), DeviceError> {
+        let Ok(direct) = &self.direct else {
+            return Ok(());
+        };
+        direct.settle_all().map_err(|source| DeviceError::Io {
+            device: self.identity(),
+            operation: Operation::Write,
+            range: None,
+            source,
+        })
+    }
+
+    /// Writes what direct I/O does not take. The page cache completes the
+    /// blocks, while nobody writes anything else.
+    fn write_parts_of_blocks(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        let ranges: Vec<DeviceRange> = requests.iter().map(WriteRequest::range).collect();
+        waiting::about_to_wait();
+        let released = self.released.write();
+        let released = released.unwrap_or_else(PoisonError::into_inner);
+        self.verify_there(Operation::Write, *released, &ranges)?;
+        // A failure is one of the next flush.
+        let _ = self.settle_all();
+        let written = self.write_cached(requests);
+        let written = written.and_then(|()| Ok(rustix::fs::fdatasync(&self.file)?));
+        forget_cached(&self.file, 0, 0);
+        written.map_err(|error| self.error(Operation::Write, ranges.first().copied(), error))
+    }
+}
+
 impl BlockDevice for FileDevice {
     fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
@@ -419,15 +454,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
-        let range = DeviceRange::of_buffer(offset, buf.len());
-        check_range(self, Operation::Read, range)?;
-        let known = self.read_known(offset, &mut [IoSliceMut::new(buf)]);
-        let at = offset
-            .get()
-            .saturating_add(u64::try_from(known).unwrap_or(u64::MAX));
-        self.file
-            .read_exact_at(buf.get_mut(known..).unwrap_or_default(), at)
-            .map_err(|error| self.error(Operation::Read, Some(range), error))
+        self.read_vectored_at(offset, &mut [IoSliceMut::new(buf)])
     }
 
     fn read_vectored_at(
@@ -437,36 +464,18 @@ impl BlockDevice for FileDevice {
     ) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, parts_length(parts));
         check_range(self, Operation::Read, range)?;
-        let fail = |error: io::Error| self.error(Operation::Read, Some(range), error);
-        let mut at = offset.get();
-        let mut left = parts;
-        // Empty parts at the front would look like the end of the file.
-        IoSliceMut::advance_slices(&mut left, 0);
-        let first = left.len().min(PARTS_MAX);
-        let mut read = self.read_known(offset, left.get_mut(..first).unwrap_or_default());
-        loop {
-            at = at.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
-            IoSliceMut::advance_slices(&mut left, read);
-            if left.is_empty() {
-                return Ok(());
+        let done = match &self.direct {
+            Ok(direct) => {
+                waiting::about_to_wait();
+                direct.read(offset.get(), parts)
             }
-            let first = left.len().min(PARTS_MAX);
-            let batch = left.get_mut(..first).unwrap_or_default();
-            read = match rustix::io::preadv(&self.file, batch, at) {
-                Ok(0) => return Err(fail(io::ErrorKind::UnexpectedEof.into())),
-                Ok(read) => read,
-                Err(Errno::INTR) => 0,
-                Err(errno) => return Err(fail(errno.into())),
-            };
-        }
+            Err(_) => self.read_cached(offset, parts),
+        };
+        done.map_err(|error| self.error(Operation::Read, Some(range), error))
     }
 
     fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
-        let range = DeviceRange::of_buffer(offset, data.len());
-        let _held = self.held(Operation::Write, range)?;
-        self.file
-            .write_all_at(data, offset.get())
-            .map_err(|error| self.error(Operation::Write, Some(range), error))
+        self.write_vectored_at(offset, &[IoSlice::new(data)])
     }
 
     fn write_vectored_at(
@@ -474,27 +483,32 @@ impl BlockDevice for FileDevice {
         offset: DeviceOffset,
         parts: &[IoSlice<'_>],
     ) -> Result<(), DeviceError> {
-        let range = DeviceRange::of_buffer(offset, parts_length(parts));
-        let _held = self.held(Operation::Write, range)?;
-        let fail = |error: io::Error| self.error(Operation::Write, Some(range), error);
-        let mut at = offset.get();
-        let mut owned = parts.to_vec();
-        let mut left = owned.as_mut_slice();
-        // Empty parts at the front would look like a write of nothing.
-        IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
-            let batch = left.get(..PARTS_MAX.min(left.len())).unwrap_or_default();
-            match rustix::io::pwritev(&self.file, batch, at) {
-                Ok(0) => return Err(fail(io::ErrorKind::WriteZero.into())),
-                Ok(written) => {
-                    at = at.saturating_add(u64::try_from(written).unwrap_or(u64::MAX));
-                    IoSlice::advance_slices(&mut left, written);
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(fail(errno.into())),
+        self.write_all_at(&[WriteRequest { offset, parts }])
+    }
+
+    fn write_all_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        self.write_requests(requests, Wait::UntilDone)
+    }
+
+    fn write_behind_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        self.write_requests(requests, Wait::NotAtAll)
+    }
+
+    fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, data.len());
+        match &self.direct {
+            Ok(direct) if direct.takes(range) => {
+                let _held = self.held(Operation::Write, &[range])?;
+                waiting::about_to_wait();
+                let done = direct.write_durably(offset.get(), data);
+                self.forget_stale(range);
+                done.map_err(|error| self.error(Operation::Write, Some(range), error))
+            }
+            _ => {
+                self.write_at(offset, data)?;
+                self.flush()
             }
         }
-        Ok(())
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
@@ -502,23 +516,34 @@ impl BlockDevice for FileDevice {
             return Ok(());
         }
         waiting::about_to_wait();
+        self.settle_all()?;
+        self.forget_stale(DeviceRange::new(DeviceOffset(0), 0));
+        if let Some(ahead) = &self.ahead {
+            ahead.flushed();
+        }
         rustix::fs::fdatasync(&self.file)
             .map_err(|errno| self.error(Operation::Flush, None, errno.into()))
     }
 
     fn discard(&self, range: DeviceRange) -> Result<(), DeviceError> {
-        let _held = self.held(Operation::Discard, range)?;
+        let _held = self.held(Operation::Discard, &[range])?;
         if range.length == 0 {
             return Ok(());
         }
+        if let Ok(direct) = &self.direct {
+            direct.settle(range);
+        }
+        if let Some(ahead) = &self.ahead {
+            ahead.forget(range);
+        }
         let done = match self.kind {
-            Kind::RegularFile => rustix::fs::fallocate(
+            FileKind::RegularFile => rustix::fs::fallocate(
                 &self.file,
                 FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
                 range.start.get(),
                 range.length,
             ),
-            Kind::BlockDevice => sys::block_device_discard(self.file.as_fd(), range),
+            FileKind::BlockDevice => sys::block_device_discard(self.file.as_fd(), range),
         };
         match done {
             // A discard is advice: it may be unsupported, or not at this
@@ -530,6 +555,13 @@ impl BlockDevice for FileDevice {
 
     fn identity(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn caching(&self) -> Option<Caching> {
+        Some(match &self.direct {
+            Ok(_) => Caching::Direct,
+            Err(why) => Caching::PageCache(*why),
+        })
     }
 
     fn access(&self) -> Access {

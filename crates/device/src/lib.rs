@@ -21,6 +21,7 @@
 )]
 
 pub mod block_device;
+pub mod caching;
 pub mod error;
 pub mod fault;
 pub mod file;
@@ -37,11 +38,14 @@ pub mod trace;
 pub mod waiting;
 pub mod window;
 
+mod direct;
 mod pages;
+mod parts;
 mod process_memory;
 mod sys;
 
-pub use block_device::{Access, BlockDevice};
+pub use block_device::{Access, BlockDevice, WriteRequest};
+pub use caching::{Caching, NotDirect};
 pub use error::{DeviceError, Operation};
 pub use fault::FaultDevice;
 pub use file::FileDevice;

@@ -2,7 +2,7 @@
 
 use crate::block_device::{check_range, check_writable};
 use crate::pages::{PAGE_SIZE, PageMap, page_start};
-use crate::{Access, BlockDevice, DeviceError, DeviceRange, Operation};
+use crate::{Access, BlockDevice, Caching, DeviceError, DeviceRange, Operation};
 use butterfs_format::DeviceOffset;
 use parking_lot::RwLock;
 use std::fmt;
@@ -88,6 +88,10 @@ impl BlockDevice for OverlayDevice {
 
     fn identity(&self) -> String {
         format!("{} (preview)", self.base.identity())
+    }
+
+    fn caching(&self) -> Option<Caching> {
+        self.base.caching()
     }
 
     fn access(&self) -> Access {

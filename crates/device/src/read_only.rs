@@ -1,7 +1,7 @@
 //! A device that refuses all changes.
 
 use crate::block_device::check_writable;
-use crate::{Access, BlockDevice, DeviceError, DeviceRange, Operation};
+use crate::{Access, BlockDevice, Caching, DeviceError, DeviceRange, Operation};
 use butterfs_format::DeviceOffset;
 use std::sync::Arc;
 
@@ -46,6 +46,10 @@ impl BlockDevice for ReadOnlyDevice {
 
     fn identity(&self) -> String {
         self.inner.identity()
+    }
+
+    fn caching(&self) -> Option<Caching> {
+        self.inner.caching()
     }
 
     fn access(&self) -> Access {

@@ -6,10 +6,12 @@
 //! combination, and later ones without earlier ones.
 
 use crate::block_device::{check_writable, parts_length};
-use crate::{Access, BlockDevice, DeviceError, DeviceRange, MemoryDevice, Operation};
+use crate::{
+    Access, BlockDevice, Caching, DeviceError, DeviceRange, MemoryDevice, Operation, WriteRequest,
+};
 use butterfs_format::DeviceOffset;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSlice;
 use std::sync::Arc;
 
@@ -37,11 +39,14 @@ pub enum Action {
     },
     /// The range reads as zeros from now on, once it is durable.
     Discard(DeviceRange),
-    /// A flush succeeded. Recorded when it returns.
+    /// A flush or a durable write succeeded. Recorded when it returns.
     Flush {
-        /// Where the recording was when the flush began.
+        /// Where the recording was when the flush began, or when the write had
+        /// begun.
         began: Position,
-        /// Writes that had begun but not returned then: not made durable.
+        /// Earlier changes that it did not make durable: those that had not
+        /// returned when the flush began; for a durable write, all others of
+        /// its device that were not durable.
         unfinished: Vec<Position>,
     },
 }
@@ -59,6 +64,8 @@ pub struct Event {
 struct Log {
     events: Vec<Event>,
     unfinished: BTreeSet<Position>,
+    /// Changes that no flush has made durable.
+    volatile: BTreeMap<Position, Recorded>,
     devices: usize,
 }
 
@@ -107,6 +114,7 @@ impl Recording {
         let mut log = self.log.lock();
         debug_assert!(log.unfinished.is_empty(), "a write is under way");
         log.events.clear();
+        log.volatile.clear();
     }
 }
 
@@ -137,28 +145,51 @@ impl RecordDevice {
         self.recording.events()
     }
 
+    /// Notes that changes begin, all of them before one of them returns.
+    fn begin(&self, actions: impl IntoIterator<Item = Action>) -> Vec<Position> {
+        let mut log = self.recording.log.lock();
+        let begin = |action| {
+            let position = Position(log.events.len());
+            let device = self.device;
+            log.events.push(Event { device, action });
+            log.unfinished.insert(position);
+            log.volatile.insert(position, device);
+            position
+        };
+        actions.into_iter().map(begin).collect()
+    }
+
+    /// Notes that changes have returned. A change that failed never does: no
+    /// flush vouches for it, and any part of it may be there.
+    fn end(&self, positions: &[Position]) {
+        let mut log = self.recording.log.lock();
+        for position in positions {
+            log.unfinished.remove(position);
+        }
+    }
+
     fn change(
         &self,
         action: Action,
         run: impl FnOnce() -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        let position = {
-            let mut log = self.recording.log.lock();
-            let position = Position(log.events.len());
-            log.events.push(Event {
-                device: self.device,
-                action,
-            });
-            log.unfinished.insert(position);
-            position
-        };
-        let outcome = run();
-        if outcome.is_ok() {
-            // A failed write never counts as finished: no flush vouches for
-            // it, and any part of it may be there.
-            self.recording.log.lock().unfinished.remove(&position);
-        }
-        outcome
+        let begun = self.begin([action]);
+        run()?;
+        self.end(&begun);
+        Ok(())
+    }
+
+    /// Notes that what began before `began` is durable, except for
+    /// `unfinished`.
+    fn vouch(&self, began: Position, unfinished: Vec<Position>) {
+        let mut log = self.recording.log.lock();
+        log.volatile.retain(|position, device| {
+            *device != self.device || *position >= began || unfinished.contains(position)
+        });
+        log.events.push(Event {
+            device: self.device,
+            action: Action::Flush { began, unfinished },
+        });
     }
 }
 
@@ -207,6 +238,46 @@ impl BlockDevice for RecordDevice {
         Ok(())
     }
 
+    fn write_all_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        let mut actions = Vec::new();
+        for request in requests {
+            check_writable(self, Operation::Write, request.range())?;
+            let mut at = request.offset;
+            for part in request.parts {
+                actions.push(Action::Write {
+                    offset: at,
+                    data: (&**part).into(),
+                });
+                at = DeviceRange::of_buffer(at, part.len()).end();
+            }
+        }
+        let begun = self.begin(actions);
+        self.inner.write_all_at(requests)?;
+        self.end(&begun);
+        Ok(())
+    }
+
+    fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, data.len());
+        check_writable(self, Operation::Write, range)?;
+        let action = Action::Write {
+            offset,
+            data: data.into(),
+        };
+        let begun = self.begin([action]);
+        self.inner.write_durably_at(offset, data)?;
+        self.end(&begun);
+        for position in begun {
+            let volatile = self.recording.log.lock().volatile.clone();
+            let others = volatile
+                .into_iter()
+                .filter(|(other, device)| *device == self.device && *other < position);
+            let others = others.map(|(other, _)| other).collect();
+            self.vouch(Position(position.0.saturating_add(1)), others);
+        }
+        Ok(())
+    }
+
     fn flush(&self) -> Result<(), DeviceError> {
         let (began, unfinished) = {
             let log = self.recording.log.lock();
@@ -214,10 +285,7 @@ impl BlockDevice for RecordDevice {
             (Position(log.events.len()), unfinished)
         };
         self.inner.flush()?;
-        self.recording.log.lock().events.push(Event {
-            device: self.device,
-            action: Action::Flush { began, unfinished },
-        });
+        self.vouch(began, unfinished);
         Ok(())
     }
 
@@ -228,6 +296,10 @@ impl BlockDevice for RecordDevice {
 
     fn identity(&self) -> String {
         self.inner.identity()
+    }
+
+    fn caching(&self) -> Option<Caching> {
+        self.inner.caching()
     }
 
     fn access(&self) -> Access {
@@ -436,6 +508,89 @@ mod tests {
         let events = device.events();
         let crash = Crash::new(&events, device.recording().position());
         assert_eq!(crash.in_flight(), [Position(1)]);
+    }
+
+    #[test]
+    fn a_durable_write_vouches_for_itself_alone() {
+        let inner = Arc::new(MemoryDevice::new(1 << 20));
+        let bases = [inner.snapshot()];
+        let device = RecordDevice::new(inner);
+        write(&device, 0, 1);
+        device.flush().unwrap();
+        write(&device, 4096, 2);
+        device
+            .write_durably_at(DeviceOffset(8192), &[3; 1024])
+            .unwrap();
+        write(&device, 12288, 4);
+        let crash_at_end = |events: &[Event]| {
+            let crash = Crash::new(events, device.recording().position());
+            crash.in_flight()
+        };
+        let events = device.events();
+        assert_eq!(crash_at_end(&events), [Position(2), Position(5)]);
+        let crash = Crash::new(&events, device.recording().position());
+        let none = crash.replay(&bases, |_, _| Fate::Lost).unwrap();
+        assert_eq!(first_bytes(&none, &[0, 4096, 8192, 12288]), [1, 0, 3, 0]);
+        // While it is under way, it may be there or not.
+        let crash = Crash::new(&events, Position(4));
+        assert_eq!(crash.in_flight(), [Position(2), Position(3)]);
+        device
+            .write_durably_at(DeviceOffset(8192), &[5; 1024])
+            .unwrap();
+        let events = device.events();
+        assert_eq!(crash_at_end(&events), [Position(2), Position(5)]);
+        device.flush().unwrap();
+        assert_eq!(crash_at_end(&device.events()), []);
+    }
+
+    /// Requests of one call are under way at the same time: a crash while they
+    /// are, or before the next flush, keeps any of them.
+    #[test]
+    fn requests_of_one_call_are_kept_or_lost_in_any_combination() {
+        let inner = Arc::new(MemoryDevice::new(1 << 20));
+        let bases = [inner.snapshot()];
+        let device = RecordDevice::new(inner.clone());
+        let parts = [1_u8, 2, 3].map(|byte| vec![byte; 512]);
+        let parts = parts.each_ref().map(|data| [IoSlice::new(data)]);
+        let requests: Vec<WriteRequest<'_>> = (0..)
+            .zip(&parts)
+            .map(|(n, parts)| WriteRequest {
+                offset: DeviceOffset(n * 512),
+                parts,
+            })
+            .collect();
+        device.write_all_at(&requests).unwrap();
+        let events = device.events();
+        let crash = Crash::new(&events, device.recording().position());
+        let places = [0, 512, 1024];
+        let mut found = BTreeSet::new();
+        for kept in 0..8_usize {
+            let fate = |position: Position, _: &Event| match kept >> position.0 & 1 {
+                0 => Fate::Lost,
+                _ => Fate::Kept,
+            };
+            let after = crash.replay(&bases, fate).unwrap();
+            found.insert(first_bytes(&after, &places));
+        }
+        assert_eq!(found.len(), 8);
+        assert!(found.contains(&vec![0, 0, 3]) && found.contains(&vec![1, 2, 3]));
+        device.flush().unwrap();
+        let events = device.events();
+        let crash = Crash::new(&events, device.recording().position());
+        assert_eq!(crash.in_flight(), []);
+
+        // When one fails, nobody knows which of them are there.
+        let faulty = Arc::new(crate::fault::FaultDevice::new(inner, 1));
+        faulty.inject(crate::fault::Fault::Fail(
+            Operation::Write,
+            crate::fault::When::After(1),
+        ));
+        let device = RecordDevice::new(faulty);
+        assert!(device.write_all_at(&requests).is_err());
+        device.flush().unwrap();
+        let events = device.events();
+        let crash = Crash::new(&events, device.recording().position());
+        assert_eq!(crash.in_flight().len(), 3);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! System calls on block devices and signals that have no safe wrapper
 //! elsewhere.
 //!
-//! Owns all unsafe code of this crate but that of [`crate::helpers`].
+//! Owns all unsafe code of this crate but that of [`crate::helpers`] and of the
+//! rings of [`crate::direct`].
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
 use crate::DeviceRange;
@@ -18,6 +19,16 @@ pub(crate) fn block_device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     // Getter passes a pointer to memory for exactly one u64. On a descriptor
     // that is no block device it fails without touching the argument.
     unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+/// Bytes of a logical block of a block device (`BLKSSZGET`).
+pub(crate) fn logical_block_size(fd: BorrowedFd<'_>) -> Result<u32, Errno> {
+    const BLKSSZGET: rustix::ioctl::Opcode = opcode::none(0x12, 104);
+    // SAFETY: BLKSSZGET writes one int to its argument and nothing else; Getter
+    // passes a pointer to memory for exactly one int. On a descriptor that is no
+    // block device it fails without touching the argument.
+    let found: libc::c_int = unsafe { ioctl(fd, Getter::<BLKSSZGET, libc::c_int>::new())? };
+    u32::try_from(found).map_err(|_| Errno::INVAL)
 }
 
 /// Whether the system keeps a block device from being written (`BLKROGET`).

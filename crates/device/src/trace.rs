@@ -1,7 +1,7 @@
 //! A device that reports each operation to `tracing`.
 
 use crate::block_device::parts_length;
-use crate::{Access, BlockDevice, DeviceError, DeviceRange, Operation};
+use crate::{Access, BlockDevice, Caching, DeviceError, DeviceRange, Operation, WriteRequest};
 use butterfs_format::DeviceOffset;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -83,6 +83,26 @@ impl BlockDevice for TraceDevice {
         })
     }
 
+    fn write_all_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        match requests {
+            [one] => self.write_vectored_at(one.offset, one.parts),
+            several => self.traced(Operation::Write, None, || self.inner.write_all_at(several)),
+        }
+    }
+
+    fn write_behind_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        self.traced(Operation::Write, None, || {
+            self.inner.write_behind_at(requests)
+        })
+    }
+
+    fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, data.len());
+        self.traced(Operation::Write, Some(range), || {
+            self.inner.write_durably_at(offset, data)
+        })
+    }
+
     fn flush(&self) -> Result<(), DeviceError> {
         self.traced(Operation::Flush, None, || self.inner.flush())
     }
@@ -95,6 +115,10 @@ impl BlockDevice for TraceDevice {
 
     fn identity(&self) -> String {
         self.inner.identity()
+    }
+
+    fn caching(&self) -> Option<Caching> {
+        self.inner.caching()
     }
 
     fn access(&self) -> Access {

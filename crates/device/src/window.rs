@@ -1,7 +1,7 @@
 //! A part of another device, as a device of its own.
 
 use crate::block_device::{check_range, check_writable, parts_length};
-use crate::{Access, BlockDevice, DeviceError, DeviceRange, Operation};
+use crate::{Access, BlockDevice, Caching, DeviceError, DeviceRange, Operation, WriteRequest};
 use butterfs_format::DeviceOffset;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -27,6 +27,23 @@ impl WindowDevice {
     /// Where `range` of this device lies on the other; it fits, as was checked.
     fn outside(&self, offset: DeviceOffset) -> DeviceOffset {
         self.range.start.saturating_add(offset.get())
+    }
+}
+
+impl WindowDevice {
+    /// Requests as they are on the other device.
+    fn all_outside<'a>(
+        &self,
+        requests: &[WriteRequest<'a>],
+    ) -> Result<Vec<WriteRequest<'a>>, DeviceError> {
+        let moved = |request: &WriteRequest<'a>| {
+            check_writable(self, Operation::Write, request.range())?;
+            Ok(WriteRequest {
+                offset: self.outside(request.offset),
+                ..*request
+            })
+        };
+        requests.iter().map(moved).collect()
     }
 }
 
@@ -72,6 +89,20 @@ impl BlockDevice for WindowDevice {
         self.inner.write_vectored_at(self.outside(offset), parts)
     }
 
+    fn write_all_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        self.inner.write_all_at(&self.all_outside(requests)?)
+    }
+
+    fn write_behind_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
+        self.inner.write_behind_at(&self.all_outside(requests)?)
+    }
+
+    fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, data.len());
+        check_writable(self, Operation::Write, range)?;
+        self.inner.write_durably_at(self.outside(offset), data)
+    }
+
     fn flush(&self) -> Result<(), DeviceError> {
         self.inner.flush()
     }
@@ -88,6 +119,10 @@ impl BlockDevice for WindowDevice {
             self.inner.identity(),
             self.range.start
         )
+    }
+
+    fn caching(&self) -> Option<Caching> {
+        self.inner.caching()
     }
 
     fn access(&self) -> Access {
@@ -114,6 +149,19 @@ mod tests {
         part.write_at(DeviceOffset(0), &[2; 4000]).unwrap();
         let parts = [IoSlice::new(&[3; 10]), IoSlice::new(&[4; 10])];
         part.write_vectored_at(DeviceOffset(3980), &parts).unwrap();
+        let request = |at, parts| WriteRequest {
+            offset: DeviceOffset(at),
+            parts,
+        };
+        let (five, six) = ([IoSlice::new(&[5; 10])], [IoSlice::new(&[6; 10])]);
+        part.write_all_at(&[request(100, &five), request(50, &six)])
+            .unwrap();
+        assert!(
+            part.write_all_at(&[request(0, &five), request(3999, &six)])
+                .is_err()
+        );
+        part.write_durably_at(DeviceOffset(200), &[7; 10]).unwrap();
+        assert!(part.write_durably_at(DeviceOffset(3999), &[5; 2]).is_err());
         assert!(part.write_at(DeviceOffset(3999), &[5; 2]).is_err());
         assert!(part.read_at(DeviceOffset(4000), &mut [0]).is_err());
         assert!(
@@ -126,6 +174,9 @@ mod tests {
         expected[3000..7000].fill(2);
         expected[6980..6990].fill(3);
         expected[6990..7000].fill(4);
+        expected[3100..3110].fill(5);
+        expected[3050..3060].fill(6);
+        expected[3200..3210].fill(7);
         assert_eq!(found, expected);
         let beyond = DeviceRange::new(DeviceOffset(9000), 2000);
         assert!(WindowDevice::new(whole, beyond).is_err());

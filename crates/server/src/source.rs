@@ -21,7 +21,11 @@ pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, D
     const NOBODY: Duration = Duration::from_secs(1);
     let started = Instant::now();
     loop {
-        let error = match FileDevice::open(source, access) {
+        let opened = match access {
+            Access::ReadWrite => FileDevice::open_direct(source, access),
+            Access::ReadOnly => FileDevice::open(source, access),
+        };
+        let error = match opened {
             Ok(_)
                 if access == Access::ReadOnly
                     && let Some(holder) = kernel_that_writes(source) =>

@@ -8,6 +8,7 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::open::superblocks::has_room;
 use crate::publication::DeviceItems;
+use butterfs_device::Caching;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
 use butterfs_format::superblock::{self, Superblock};
@@ -26,6 +27,8 @@ pub struct DeviceFacts {
     pub state: MemberState,
     /// The device itself; `None` when it is missing.
     pub name: Option<String>,
+    /// How requests reach it, for a file or block device that is there.
+    pub caching: Option<Caching>,
     /// Error counters: writes, reads, flushes, corruption, generations.
     pub stats: [u64; 5],
     /// Bytes of it in chunks, by the flags of these, in order.
@@ -41,19 +44,28 @@ pub(crate) enum Copies {
     Mirrors,
 }
 
+/// When copies that were written are durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durable {
+    /// When the write returns.
+    AtOnce,
+    /// After the next flush.
+    AfterFlush,
+}
+
 /// Writes copies of a superblock to each device that is used, with the
 /// device's own item.
 pub(crate) fn write_superblocks(
     space: &LogicalSpace,
     superblock: &Superblock,
     items: &DeviceItems,
-    copies: Copies,
+    (copies, durable): (Copies, Durable),
 ) -> Result<(), StoreError> {
     let is_wanted = |_, offset| match copies {
         Copies::Primary => offset == superblock::COPIES[0],
         Copies::Mirrors => offset != superblock::COPIES[0],
     };
-    write_superblocks_at(space, superblock, items, &is_wanted)
+    write_wanted(space, superblock, items, (durable, &is_wanted))
 }
 
 /// [`write_superblocks`] for the copies that `is_wanted` names by their device
@@ -63,6 +75,15 @@ pub(crate) fn write_superblocks_at(
     superblock: &Superblock,
     items: &DeviceItems,
     is_wanted: &dyn Fn(DeviceId, DeviceOffset) -> bool,
+) -> Result<(), StoreError> {
+    write_wanted(space, superblock, items, (Durable::AfterFlush, is_wanted))
+}
+
+fn write_wanted(
+    space: &LogicalSpace,
+    superblock: &Superblock,
+    items: &DeviceItems,
+    (durable, is_wanted): (Durable, &dyn Fn(DeviceId, DeviceOffset) -> bool),
 ) -> Result<(), StoreError> {
     for (id, device) in space.own_devices() {
         let other;
@@ -79,7 +100,11 @@ pub(crate) fn write_superblocks_at(
             is_wanted(id, *offset) && has_room(&*device, &own.device, *offset)
         };
         for offset in superblock::COPIES.into_iter().filter(is_written) {
-            space.write_superblock(id, offset, &own.encode(offset), own.device.total_bytes)?;
+            let (bytes, size) = (own.encode(offset), own.device.total_bytes);
+            match durable {
+                Durable::AtOnce => space.write_superblock_durably(id, offset, &bytes, size)?,
+                Durable::AfterFlush => space.write_superblock(id, offset, &bytes, size)?,
+            }
         }
     }
     Ok(())
@@ -141,14 +166,15 @@ impl Engine {
         items
             .map(|(id, item)| {
                 let member = members.remove(id);
-                let (state, name, stats) = match member {
-                    Some(member) => (member.state, member.name, member.stats),
-                    None => (MemberState::Missing, None, [0; 5]),
+                let (state, name, caching, stats) = match member {
+                    Some(member) => (member.state, member.name, member.caching, member.stats),
+                    None => (MemberState::Missing, None, None, [0; 5]),
                 };
                 DeviceFacts {
                     item: item.clone(),
                     state,
                     name,
+                    caching,
                     stats,
                     chunks: chunks(*id),
                 }

@@ -2,7 +2,7 @@
 
 use crate::Store;
 use crate::commit::PreparedCommit;
-use crate::devices::{Copies, write_superblocks};
+use crate::devices::{Copies, Durable, write_superblocks};
 use crate::error::StoreError;
 use crate::fsync_group::Arrival;
 use crate::fsync_log::LogTicket;
@@ -145,8 +145,28 @@ impl Store {
     ) -> Result<(), StoreError> {
         match self.nascent.load(Ordering::Acquire) {
             true => Ok(()),
-            false => write_superblocks(&self.space, superblock, items, copies),
+            false => {
+                let how = (copies, Durable::AfterFlush);
+                write_superblocks(&self.space, superblock, items, how)
+            }
         }
+    }
+
+    /// Writes the first copy of a superblock to each device, and makes it
+    /// durable. What was written before it is durable already.
+    fn write_primary(
+        &self,
+        superblock: &Superblock,
+        items: &DeviceItems,
+    ) -> Result<(), StoreError> {
+        let is_nascent = self.nascent.load(Ordering::Acquire);
+        if self.barriers == Barriers::On && self.space.has_one_device() && !is_nascent {
+            // One write instead of a write and a flush.
+            let how = (Copies::Primary, Durable::AtOnce);
+            return write_superblocks(&self.space, superblock, items, how);
+        }
+        self.write_copies(superblock, items, Copies::Primary)?;
+        self.flush()
     }
 
     fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<(), StoreError> {
@@ -213,8 +233,7 @@ impl Store {
         }
         self.flush()?;
         between(superblock, items);
-        self.write_copies(superblock, items, Copies::Primary)?;
-        self.flush()?;
+        self.write_primary(superblock, items)?;
         // Durable with the next flush. That flush comes before the next
         // superblock.
         self.write_copies(superblock, items, Copies::Mirrors)
@@ -307,8 +326,7 @@ impl Store {
         // The new superblock differs from the durable one only in its first
         // sector, which a device writes as a whole or not at all.
         let (superblock, items) = (&prepared.superblock, &prepared.devices);
-        self.write_copies(superblock, items, Copies::Primary)?;
-        self.flush()?;
+        self.write_primary(superblock, items)?;
         let mut engine = self.change();
         if self.falling_out.is_recent(&self.space) {
             // The device that fell out may still name the previous log, and

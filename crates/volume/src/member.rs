@@ -7,7 +7,7 @@
 
 use crate::stats::DeviceStats;
 use crate::twin::Twin;
-use butterfs_device::{BlockDevice, ReadOnlyDevice};
+use butterfs_device::{BlockDevice, Caching, ReadOnlyDevice};
 use butterfs_format::{DeviceId, UuidBytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -140,6 +140,8 @@ pub struct MemberFacts {
     pub state: MemberState,
     /// Where it is, for messages; `None` when it is missing.
     pub name: Option<String>,
+    /// How requests reach it, for a file or block device that is there.
+    pub caching: Option<Caching>,
     /// Bytes of the device; `None` when it is missing.
     pub size: Option<u64>,
     /// Its error counters, by [`DeviceStats::values`].

@@ -16,7 +16,7 @@ use crate::member::{Member, MemberFacts, MemberState, Role, VolumeDevice};
 use crate::stats::DeviceStats;
 use crate::workers::{self, Workers};
 use crate::{bytes_of, memory_of};
-use butterfs_device::{Access, BlockDevice, DeviceError, DeviceRange};
+use butterfs_device::{Access, BlockDevice, Caching, DeviceError, DeviceRange, WriteRequest};
 use butterfs_format::superblock;
 use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
 use parking_lot::{Mutex, RwLock};
@@ -47,6 +47,13 @@ pub enum OnLoss {
     /// Where every chunk keeps its content without the device, writing goes on
     /// without it.
     GoOn,
+}
+
+/// Whether a write waits until the devices have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    UntilDone,
+    NotAtAll,
 }
 
 /// The devices of a volume at one moment.
@@ -214,6 +221,7 @@ impl LogicalSpace {
             uuid: member.uuid,
             state: member.state(),
             name: member.device.as_ref().map(|device| device.identity()),
+            caching: member.device.as_ref().and_then(|device| device.caching()),
             size: member.device.as_ref().map(|device| device.size()),
             stats: member.stats.values().map(|(_, value)| value),
         });
@@ -272,6 +280,18 @@ impl LogicalSpace {
     #[must_use]
     pub fn has_several(&self) -> bool {
         self.count() > 1
+    }
+
+    /// Whether each read waits for devices: they are several, or one is read by
+    /// direct I/O.
+    #[must_use]
+    pub fn reads_wait(&self) -> bool {
+        let members = self.members_now();
+        let is_direct = |member: &Arc<Member>| {
+            let device = member.used();
+            device.is_some_and(|device| device.caching() == Some(Caching::Direct))
+        };
+        members.len() > 1 || members.values().any(is_direct)
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -385,6 +405,19 @@ impl LogicalSpace {
     /// # Errors
     /// As [`LogicalSpace::write`].
     pub fn write_many(&self, blocks: &[(Logical, &[u8])]) -> Result<(), VolumeError> {
+        self.write_blocks(blocks, Wait::UntilDone)
+    }
+
+    /// As [`LogicalSpace::write_many`], but it need not wait for the devices. A
+    /// write that fails later fails the next flush.
+    ///
+    /// # Errors
+    /// As [`LogicalSpace::write`].
+    pub fn write_many_behind(&self, blocks: &[(Logical, &[u8])]) -> Result<(), VolumeError> {
+        self.write_blocks(blocks, Wait::NotAtAll)
+    }
+
+    fn write_blocks(&self, blocks: &[(Logical, &[u8])], wait: Wait) -> Result<(), VolumeError> {
         let map = self.map();
         let mut pieces: Vec<(Physical, &[u8])> = Vec::with_capacity(blocks.len());
         let mut with_parity: Vec<(Logical, &[u8])> = Vec::new();
@@ -407,7 +440,7 @@ impl LogicalSpace {
         if !with_parity.is_empty() {
             self.write_rows(&map, with_parity)?;
         }
-        self.write_pieces(pieces)
+        self.write_pieces_and(pieces, wait)
     }
 
     /// Where the copies of a part go.
@@ -440,46 +473,72 @@ impl LogicalSpace {
         }
     }
 
-    /// Writes parts to their places, each device's in order.
-    pub(crate) fn write_pieces(
+    /// Writes parts to their places.
+    pub(crate) fn write_pieces(&self, pieces: Vec<(Physical, &[u8])>) -> Result<(), VolumeError> {
+        self.write_pieces_and(pieces, Wait::UntilDone)
+    }
+
+    fn write_pieces_and(
         &self,
         mut pieces: Vec<(Physical, &[u8])>,
+        wait: Wait,
     ) -> Result<(), VolumeError> {
         pieces.sort_by_key(|(physical, _)| *physical);
         let _same_devices = self.writing.read();
         let _claims = self.claim_twins(&pieces);
-        let bytes: usize = match self.has_several() {
-            true => pieces.iter().map(|(_, part)| part.len()).sum(),
-            false => 0,
-        };
-        let mut run = Run::default();
-        if bytes < workers::WORTH_IT {
-            for (physical, part) in pieces {
-                if !run.accepts(physical, part.len()) {
-                    self.write_run(&std::mem::take(&mut run))?;
-                }
-                run.push(physical, part);
-            }
-            return self.write_run(&run);
-        }
-        let mut jobs = Vec::new();
+        let mut runs: Vec<Run<'_>> = Vec::new();
         for (physical, part) in pieces {
-            if !run.accepts(physical, part.len()) {
-                jobs.extend(std::mem::take(&mut run).job());
+            match runs.last_mut() {
+                Some(run) if run.accepts(physical, part.len()) => run.push(part),
+                _ => runs.push(Run::new(physical, part)),
             }
-            run.push(physical, part);
         }
-        jobs.extend(run.job());
-        let failed = Mutex::new(Ok(()));
-        self.workers.run(self.count(), jobs, |run| {
-            if let Err(error) = self.write_run(&run) {
-                let mut failed = failed.lock();
-                if failed.is_ok() {
-                    *failed = Err(error);
-                }
+        self.write_runs(runs, wait)
+    }
+
+    /// Writes runs, which are in the order of their devices.
+    fn write_runs(&self, runs: Vec<Run<'_>>, wait: Wait) -> Result<(), VolumeError> {
+        let mut jobs: Vec<(DeviceId, Vec<Run<'_>>)> = Vec::new();
+        for run in runs {
+            match jobs.last_mut() {
+                Some((device, runs)) if *device == run.start.device => runs.push(run),
+                _ => jobs.push((run.start.device, vec![run])),
             }
-        });
+        }
+        if !self.is_worth_threads(&jobs, wait) {
+            let mut jobs = jobs.into_iter();
+            return jobs.try_for_each(|(device, runs)| self.write_device(device, &runs, wait));
+        }
+        let jobs = jobs
+            .into_iter()
+            .map(|(device, runs)| (device, (device, runs)));
+        let failed = Mutex::new(Ok(()));
+        self.workers
+            .run(self.count(), jobs.collect(), |(device, runs)| {
+                if let Err(error) = self.write_device(device, &runs, wait) {
+                    let mut failed = failed.lock();
+                    if failed.is_ok() {
+                        *failed = Err(error);
+                    }
+                }
+            });
         failed.into_inner()
+    }
+
+    /// Whether devices are written at the same time. Waking a thread takes as
+    /// long as copying some data into the page cache, and less long than a
+    /// device takes.
+    fn is_worth_threads(&self, jobs: &[(DeviceId, Vec<Run<'_>>)], wait: Wait) -> bool {
+        let is_direct = |id: &DeviceId| {
+            let member = self.member(*id);
+            let device = member.as_ref().and_then(|member| member.used());
+            device.is_some_and(|device| device.caching() == Some(Caching::Direct))
+        };
+        let runs = jobs.iter().flat_map(|(_, runs)| runs);
+        let bytes: usize = runs.map(|run| run.bytes).sum();
+        jobs.len() > 1
+            && (bytes >= workers::WORTH_IT
+                || (wait == Wait::UntilDone && jobs.iter().any(|(id, _)| is_direct(id))))
     }
 
     /// Errors if it is known beforehand that a copy cannot be written.
@@ -506,31 +565,51 @@ impl LogicalSpace {
         member.is_some_and(|member| member.role == Role::Seed)
     }
 
-    fn write_run(&self, run: &Run<'_>) -> Result<(), VolumeError> {
-        let Some(start) = run.start else {
-            return Ok(());
-        };
-        let parts: Vec<IoSlice<'_>> = run.parts.iter().map(|part| IoSlice::new(part)).collect();
-        if let Some(twin) = self.twin(start.device) {
-            twin.write(start.offset, &parts);
+    /// Writes the runs of one device, all of them at the same time.
+    fn write_device(&self, id: DeviceId, runs: &[Run<'_>], wait: Wait) -> Result<(), VolumeError> {
+        let parts: Vec<Vec<IoSlice<'_>>> = runs.iter().map(Run::slices).collect();
+        if let Some(twin) = self.twin(id) {
+            for (run, parts) in runs.iter().zip(&parts) {
+                twin.write(run.start.offset, parts);
+            }
         }
-        let (device, stats) = match self.used(start.device) {
+        let (device, stats) = match self.used(id) {
             Ok(used) => used,
             // It fell out since the write was planned.
-            Err(_) if self.leaves_out(start.device) => return Ok(()),
+            Err(_) if self.leaves_out(id) => return Ok(()),
             Err(error) => return Err(error),
         };
-        match device.write_vectored_at(start.offset, &parts) {
+        let requests: Vec<WriteRequest<'_>> = runs
+            .iter()
+            .zip(&parts)
+            .map(|(run, parts)| WriteRequest {
+                offset: run.start.offset,
+                parts,
+            })
+            .collect();
+        let written = match wait {
+            Wait::UntilDone => device.write_all_at(&requests),
+            Wait::NotAtAll => device.write_behind_at(&requests),
+        };
+        match written {
             Ok(()) => Ok(()),
             Err(error) => {
                 DeviceStats::count(&stats.write_errs);
-                self.lose(start.device, error)
+                self.lose(id, error)
             }
         }
     }
 
+    /// Whether all that is written goes to one device.
+    #[must_use]
+    pub fn has_one_device(&self) -> bool {
+        let members = self.members_now();
+        let mut all = members.values();
+        all.next().is_some_and(|one| one.twin.is_none()) && all.next().is_none()
+    }
+
     /// Writes a copy of a superblock, if the device still has the `size` bytes
-    /// that the volume has on it.
+    /// that the volume has on it. It is durable after the next flush.
     ///
     /// # Errors
     /// [`VolumeError::Device`], where the volume cannot do without the device.
@@ -541,11 +620,34 @@ impl LogicalSpace {
         bytes: &[u8],
         size: u64,
     ) -> Result<(), VolumeError> {
+        self.write_checked(id, size, |device| device.write_at(offset, bytes))
+    }
+
+    /// [`LogicalSpace::write_superblock`], durable when it returns.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_superblock_durably(
+        &self,
+        id: DeviceId,
+        offset: DeviceOffset,
+        bytes: &[u8],
+        size: u64,
+    ) -> Result<(), VolumeError> {
+        self.write_checked(id, size, |device| device.write_durably_at(offset, bytes))
+    }
+
+    fn write_checked(
+        &self,
+        id: DeviceId,
+        size: u64,
+        write: impl FnOnce(&dyn BlockDevice) -> Result<(), DeviceError>,
+    ) -> Result<(), VolumeError> {
         let Ok((device, stats)) = self.used(id) else {
             return Ok(());
         };
         let there = device.still_has(size);
-        match there.and_then(|()| device.write_at(offset, bytes)) {
+        match there.and_then(|()| write(&*device)) {
             Ok(()) => Ok(()),
             Err(error) => {
                 DeviceStats::count(&stats.write_errs);
@@ -651,34 +753,35 @@ pub(crate) fn check_superblocks(
 }
 
 /// Neighbouring parts of one device.
-#[derive(Default)]
 struct Run<'a> {
-    start: Option<Physical>,
+    start: Physical,
     bytes: usize,
     parts: Vec<&'a [u8]>,
 }
 
 impl<'a> Run<'a> {
+    fn new(start: Physical, part: &'a [u8]) -> Self {
+        Self {
+            start,
+            bytes: part.len(),
+            parts: vec![part],
+        }
+    }
+
+    fn push(&mut self, part: &'a [u8]) {
+        self.bytes = self.bytes.saturating_add(part.len());
+        self.parts.push(part);
+    }
+
+    fn slices(&self) -> Vec<IoSlice<'_>> {
+        self.parts.iter().map(|part| IoSlice::new(part)).collect()
+    }
+
     fn accepts(&self, at: Physical, length: usize) -> bool {
-        let Some(start) = self.start else {
-            return true;
-        };
-        let end: DeviceOffset = DeviceRange::of_buffer(start.offset, self.bytes).end();
-        start.device == at.device
+        let end: DeviceOffset = DeviceRange::of_buffer(self.start.offset, self.bytes).end();
+        self.start.device == at.device
             && end == at.offset
             && self.bytes.saturating_add(length) <= WRITE_MAX
             && self.parts.len() < PARTS_MAX
-    }
-
-    /// The run with its device; `None` if the run is empty.
-    fn job(self) -> Option<(DeviceId, Self)> {
-        let start = self.start?;
-        Some((start.device, self))
-    }
-
-    fn push(&mut self, at: Physical, part: &'a [u8]) {
-        self.start.get_or_insert(at);
-        self.bytes = self.bytes.saturating_add(part.len());
-        self.parts.push(part);
     }
 }

@@ -13,7 +13,7 @@ use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
-use butterfs::{OpenOptions, Part, TreeId, Volume};
+use butterfs::{Caching, NotDirect, OpenOptions, Part, TreeId, Volume};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::superblock::Superblock;
 use butterfs_server::{Facts, KindFacts, StatsFacts};
@@ -59,6 +59,8 @@ struct InfoFacts {
     /// Bytes of the image file that are on its disk.
     on_disk: Option<u64>,
     devices: u64,
+    /// How requests reach the devices of a volume that is in use.
+    requests: Vec<String>,
     generation: u64,
     changed_seconds: i64,
     node_size: u32,
@@ -114,6 +116,7 @@ impl Info {
             free: facts.free_estimated,
             on_disk: self.on_disk(),
             devices: facts.devices,
+            requests: requests(volume),
             generation: superblock.generation.get(),
             changed_seconds: subvolumes.iter().map(changed).max().unwrap_or(0),
             node_size: superblock.node_size,
@@ -175,6 +178,10 @@ impl Info {
                 more => more.to_string(),
             }
         );
+        for (at, line) in facts.requests.iter().enumerate() {
+            let heading = if at == 0 { "Requests" } else { "" };
+            say!("  {heading:<11} {line}");
+        }
         for kind in &facts.kinds {
             say!(
                 "  {:<11} {}, {} of {} used",
@@ -242,6 +249,19 @@ impl Info {
         say!("              butterfs check{part} {image}");
         Ok(())
     }
+}
+
+/// How requests reach the devices, where somebody asked for direct I/O.
+fn requests(volume: &Volume) -> Vec<String> {
+    let mut lines: Vec<String> = volume
+        .devices()
+        .into_iter()
+        .filter_map(|device| device.caching)
+        .filter(|caching| *caching != Caching::PageCache(NotDirect::NotAsked))
+        .map(|caching| caching.to_string())
+        .collect();
+    lines.dedup();
+    lines
 }
 
 /// When a subvolume changed last.

@@ -108,7 +108,7 @@ impl Filesystem {
                 .iter()
                 .map(|piece| (Logical(piece.at), piece.bytes))
                 .collect();
-            self.store.space().write_many(&blocks)?;
+            self.store.space().write_many_behind(&blocks)?;
         }
         Ok(computed)
     }

@@ -23,9 +23,9 @@ use std::sync::Arc;
 /// Bytes that are read at a time. They are compared with their checksums while
 /// the processor's cache has them, and several threads take turns with them.
 const BATCH: usize = 128 << 10;
-/// The same if several devices read at the same time: they wait for each other
-/// at the end of each batch.
-const BATCH_OF_SEVERAL: usize = 1 << 20;
+/// The same if each batch waits for devices: for several, which wait for each
+/// other at its end, or for one that is read by direct I/O.
+const BATCH_THAT_WAITS: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
@@ -256,8 +256,8 @@ impl Filesystem {
             (at, rest) = (piece.range.end, later);
         }
         rest.fill(0);
-        // Several devices are asked at the same time for each batch.
-        if self.store.space().has_several() {
+        // The time goes by waiting, and not by copying what is in memory.
+        if self.store.space().reads_wait() {
             bytes = 0;
         }
         self.reading.run(batches, bytes, |batch| {
@@ -268,8 +268,8 @@ impl Filesystem {
     }
 
     fn sectors(&self) -> Sectors {
-        let batch = match self.store.space().has_several() {
-            true => BATCH_OF_SEVERAL,
+        let batch = match self.store.space().reads_wait() {
+            true => BATCH_THAT_WAITS,
             false => BATCH,
         };
         let size = self.sector_size as usize;
