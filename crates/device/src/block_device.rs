@@ -121,14 +121,25 @@ pub trait BlockDevice: Send + Sync + Debug {
     }
 
     /// As [`write_all_at`](Self::write_all_at), but it need not wait until the
-    /// device has the bytes. Reads and writes of them wait for that, and a
-    /// [`flush`](Self::flush) does.
+    /// device has the bytes. Reads and writes of them wait for that, and
+    /// [`finish_at`](Self::finish_at) does.
     ///
     /// # Errors
-    /// As [`write_all_at`](Self::write_all_at). A failure that comes later is
-    /// one of each later flush.
+    /// As [`write_all_at`](Self::write_all_at). `finish_at` tells of a failure
+    /// that comes later; while it was not asked, each [`flush`](Self::flush)
+    /// fails.
     fn write_behind_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
         self.write_all_at(requests)
+    }
+
+    /// Waits for all writes of these ranges for which nobody waited.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at), that of the first write that failed. No
+    /// other caller is told.
+    fn finish_at(&self, ranges: &[DeviceRange]) -> Result<(), DeviceError> {
+        let _ = ranges;
+        Ok(())
     }
 
     /// Writes all of `data` from `offset` on, and makes them durable. This says
@@ -210,6 +221,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn write_behind_at(&self, requests: &[WriteRequest<'_>]) -> Result<(), DeviceError> {
         (**self).write_behind_at(requests)
+    }
+    fn finish_at(&self, ranges: &[DeviceRange]) -> Result<(), DeviceError> {
+        (**self).finish_at(ranges)
     }
     fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
         (**self).write_durably_at(offset, data)

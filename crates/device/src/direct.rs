@@ -178,10 +178,18 @@ impl Direct {
         self.lanes.settle(&(range.start.get()..range.end().get()));
     }
 
+    /// Waits for earlier writes of a range, and tells what failed of them.
+    ///
+    /// # Errors
+    /// That of the first write that failed; nobody else is told.
+    pub(crate) fn finish(&self, range: DeviceRange) -> Result<(), Arc<io::Error>> {
+        self.lanes.finish(&(range.start.get()..range.end().get()))
+    }
+
     /// Waits for all writes that began before this call.
     ///
     /// # Errors
-    /// A write failed for which nobody waited.
+    /// A write failed of which nobody was told.
     pub(crate) fn settle_all(&self) -> Result<(), Arc<io::Error>> {
         self.lanes.settle_all()
     }
@@ -190,8 +198,8 @@ impl Direct {
         Gather::new(self.alignment.block.max(self.alignment.memory))
     }
 
-    /// Begins to write requests of whole blocks. [`Direct::settle_all`] waits
-    /// for them.
+    /// Begins to write requests of whole blocks. [`Direct::finish`] waits for
+    /// them.
     pub(crate) fn write_behind(&self, requests: &[WriteRequest<'_>]) {
         for request in requests {
             self.settle(request.range());

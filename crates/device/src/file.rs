@@ -494,6 +494,23 @@ impl BlockDevice for FileDevice {
         self.write_requests(requests, Wait::NotAtAll)
     }
 
+    fn finish_at(&self, ranges: &[DeviceRange]) -> Result<(), DeviceError> {
+        let Ok(direct) = &self.direct else {
+            return Ok(());
+        };
+        let mut outcome = Ok(());
+        for range in ranges {
+            let done = direct.finish(*range).map_err(|source| DeviceError::Io {
+                device: self.identity(),
+                operation: Operation::Write,
+                range: Some(*range),
+                source,
+            });
+            outcome = outcome.and(done);
+        }
+        outcome
+    }
+
     fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, data.len());
         match &self.direct {

@@ -96,6 +96,10 @@ impl BlockDevice for TraceDevice {
         })
     }
 
+    fn finish_at(&self, ranges: &[DeviceRange]) -> Result<(), DeviceError> {
+        self.traced(Operation::Write, None, || self.inner.finish_at(ranges))
+    }
+
     fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, data.len());
         self.traced(Operation::Write, Some(range), || {

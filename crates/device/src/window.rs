@@ -97,6 +97,13 @@ impl BlockDevice for WindowDevice {
         self.inner.write_behind_at(&self.all_outside(requests)?)
     }
 
+    fn finish_at(&self, ranges: &[DeviceRange]) -> Result<(), DeviceError> {
+        let outside =
+            |range: &DeviceRange| DeviceRange::new(self.outside(range.start), range.length);
+        let ranges: Vec<DeviceRange> = ranges.iter().map(outside).collect();
+        self.inner.finish_at(&ranges)
+    }
+
     fn write_durably_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, data.len());
         check_writable(self, Operation::Write, range)?;

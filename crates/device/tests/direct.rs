@@ -295,7 +295,7 @@ impl Drop for Mount {
 }
 
 #[test]
-fn a_write_that_fails_behind_fails_each_later_flush() {
+fn a_write_that_fails_behind_is_told_once_or_fails_each_flush() {
     let folder = tempfile::tempdir().unwrap();
     let point = folder.path().to_str().unwrap();
     if run("mount", &["-t", "tmpfs", "-o", "size=4m", "tmpfs", point]).is_none() {
@@ -325,6 +325,12 @@ fn a_write_that_fails_behind_fails_each_later_flush() {
         let error = device.flush().unwrap_err();
         assert!(matches!(error, DeviceError::Io { .. }), "{error}");
     }
+    // Whoever waits for the writes is told, and then no flush fails.
+    let range = |mib: u64| DeviceRange::new(DeviceOffset(mib * MIB), MIB);
+    let failed = (1..12).filter(|mib| device.finish_at(&[range(*mib)]).is_err());
+    assert!(failed.count() >= 7);
+    device.finish_at(&[range(0), range(11)]).unwrap();
+    device.flush().unwrap();
     let mut found = vec![0; 1 << 20];
     device.read_at(DeviceOffset(0), &mut found).unwrap();
     assert!(found == data);

@@ -44,7 +44,7 @@ pub use locked_row::{LockedRow, RowHold};
 pub use map::{ChunkMap, ChunkStripe};
 pub use member::{MemberFacts, MemberState, Role, Trust, VolumeDevice};
 pub use profile::Profile;
-pub use space::{LogicalSpace, OnDamage, OnLoss};
+pub use space::{LogicalSpace, OnDamage, OnLoss, WritesBehind};
 pub use stats::DeviceStats;
 pub use stripe_extents::StripeExtents;
 pub use twin::{Copied, CopyUnit, TwinReads};

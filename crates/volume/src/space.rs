@@ -49,6 +49,11 @@ pub enum OnLoss {
     GoOn,
 }
 
+/// Writes that may be under way. [`LogicalSpace::finish`] waits for them.
+#[derive(Debug, Default)]
+#[must_use = "nobody else is told whether the writes fail"]
+pub struct WritesBehind(Vec<(DeviceId, DeviceRange)>);
+
 /// Whether a write waits until the devices have it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
@@ -405,19 +410,49 @@ impl LogicalSpace {
     /// # Errors
     /// As [`LogicalSpace::write`].
     pub fn write_many(&self, blocks: &[(Logical, &[u8])]) -> Result<(), VolumeError> {
-        self.write_blocks(blocks, Wait::UntilDone)
+        self.write_blocks(blocks, Wait::UntilDone).map(|_| ())
     }
 
-    /// As [`LogicalSpace::write_many`], but it need not wait for the devices. A
-    /// write that fails later fails the next flush.
+    /// As [`LogicalSpace::write_many`], but it need not wait for the devices:
+    /// [`LogicalSpace::finish`] does.
     ///
     /// # Errors
     /// As [`LogicalSpace::write`].
-    pub fn write_many_behind(&self, blocks: &[(Logical, &[u8])]) -> Result<(), VolumeError> {
+    pub fn write_many_behind(
+        &self,
+        blocks: &[(Logical, &[u8])],
+    ) -> Result<WritesBehind, VolumeError> {
         self.write_blocks(blocks, Wait::NotAtAll)
     }
 
-    fn write_blocks(&self, blocks: &[(Logical, &[u8])], wait: Wait) -> Result<(), VolumeError> {
+    /// Waits for writes.
+    ///
+    /// # Errors
+    /// As [`LogicalSpace::write`].
+    pub fn finish(&self, writes: &WritesBehind) -> Result<(), VolumeError> {
+        let mut outcome = Ok(());
+        for writes in writes.0.chunk_by(|(one, _), (other, _)| one == other) {
+            let Some((id, _)) = writes.first() else {
+                continue;
+            };
+            // What fell out has no writes that count.
+            let Ok((device, stats)) = self.used(*id) else {
+                continue;
+            };
+            let ranges: Vec<DeviceRange> = writes.iter().map(|(_, range)| *range).collect();
+            if let Err(error) = device.finish_at(&ranges) {
+                DeviceStats::count(&stats.write_errs);
+                outcome = outcome.and(self.lose(*id, error));
+            }
+        }
+        outcome
+    }
+
+    fn write_blocks(
+        &self,
+        blocks: &[(Logical, &[u8])],
+        wait: Wait,
+    ) -> Result<WritesBehind, VolumeError> {
         let map = self.map();
         let mut pieces: Vec<(Physical, &[u8])> = Vec::with_capacity(blocks.len());
         let mut with_parity: Vec<(Logical, &[u8])> = Vec::new();
@@ -475,14 +510,14 @@ impl LogicalSpace {
 
     /// Writes parts to their places.
     pub(crate) fn write_pieces(&self, pieces: Vec<(Physical, &[u8])>) -> Result<(), VolumeError> {
-        self.write_pieces_and(pieces, Wait::UntilDone)
+        self.write_pieces_and(pieces, Wait::UntilDone).map(|_| ())
     }
 
     fn write_pieces_and(
         &self,
         mut pieces: Vec<(Physical, &[u8])>,
         wait: Wait,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<WritesBehind, VolumeError> {
         pieces.sort_by_key(|(physical, _)| *physical);
         let _same_devices = self.writing.read();
         let _claims = self.claim_twins(&pieces);
@@ -493,7 +528,12 @@ impl LogicalSpace {
                 _ => runs.push(Run::new(physical, part)),
             }
         }
-        self.write_runs(runs, wait)
+        let behind = match wait {
+            Wait::UntilDone => Vec::new(),
+            Wait::NotAtAll => runs.iter().map(Run::place).collect(),
+        };
+        self.write_runs(runs, wait)?;
+        Ok(WritesBehind(behind))
     }
 
     /// Writes runs, which are in the order of their devices.
@@ -771,6 +811,11 @@ impl<'a> Run<'a> {
     fn push(&mut self, part: &'a [u8]) {
         self.bytes = self.bytes.saturating_add(part.len());
         self.parts.push(part);
+    }
+
+    fn place(&self) -> (DeviceId, DeviceRange) {
+        let range = DeviceRange::of_buffer(self.start.offset, self.bytes);
+        (self.start.device, range)
     }
 
     fn slices(&self) -> Vec<IoSlice<'_>> {

@@ -73,9 +73,14 @@ pub(super) struct Gathered {
 }
 
 impl Gathered {
+    /// The bytes of the device.
+    fn range(&self) -> Range<u64> {
+        self.offset..after(self.offset, self.bytes.len())
+    }
+
     fn overlaps(&self, wanted: &Range<u64>) -> bool {
-        let end = after(self.offset, self.bytes.len());
-        self.offset < wanted.end && wanted.start < end
+        let own = self.range();
+        own.start < wanted.end && wanted.start < own.end
     }
 }
 
@@ -98,7 +103,15 @@ struct State {
     next: u64,
     behind: VecDeque<Behind>,
     under_way: Vec<UnderWay>,
-    failed: Option<Arc<io::Error>>,
+    /// Writes that failed, and nobody was told.
+    failed: Vec<Failed>,
+}
+
+/// A write that failed while nobody waited for it.
+#[derive(Clone, Debug)]
+struct Failed {
+    bytes: Range<u64>,
+    error: Arc<io::Error>,
 }
 
 /// The lanes of a device. They are made when they are needed.
@@ -208,17 +221,20 @@ impl Lanes {
             Some(ring) => ring.finish(writes.len()),
             None => writes.iter().map(|_| Ok(0)).collect(),
         };
-        let mut outcome = Ok(());
+        let mut failed = Vec::new();
         for (write, done) in writes.iter().zip(done) {
             let bytes = lane.buffer.get(write.bytes.clone()).unwrap_or_default();
             let parts = [IoSlice::new(bytes)];
             let rest = |done| parts::write(&self.file, write.offset, &parts, (done, self.block));
-            outcome = outcome.and(done.and_then(rest));
+            if let Err(error) = done.and_then(rest) {
+                failed.push(Failed {
+                    bytes: write.range(),
+                    error: Arc::new(error),
+                });
+            }
         }
         let mut state = self.state();
-        if let Err(error) = outcome {
-            state.failed.get_or_insert_with(|| Arc::new(error));
-        }
+        state.failed.append(&mut failed);
         state
             .under_way
             .retain(|under_way| under_way.number != number);
@@ -235,16 +251,34 @@ impl Lanes {
         });
     }
 
+    /// Waits for the writes of `wanted`. Whoever calls this is told of what
+    /// failed of them, and nobody else is.
+    ///
+    /// # Errors
+    /// That of the first write that failed.
+    pub(super) fn finish(&self, wanted: &Range<u64>) -> Result<(), Arc<io::Error>> {
+        self.settle(wanted);
+        let mut told = Ok(());
+        self.state().failed.retain(|failed| {
+            let is_wanted = failed.bytes.start < wanted.end && wanted.start < failed.bytes.end;
+            if is_wanted && told.is_ok() {
+                told = Err(Arc::clone(&failed.error));
+            }
+            !is_wanted
+        });
+        told
+    }
+
     /// Waits for all writes that began before this call. Then it says whether
-    /// a write failed for which nobody waited, now or ever before.
+    /// a write failed of which nobody was told, now or ever before.
     ///
     /// # Errors
     /// That of the first write that failed.
     pub(super) fn settle_all(&self) -> Result<(), Arc<io::Error>> {
         let end = self.state().next;
         self.settle_where(|under_way| under_way.number < end);
-        match &self.state().failed {
-            Some(error) => Err(Arc::clone(error)),
+        match self.state().failed.first() {
+            Some(failed) => Err(Arc::clone(&failed.error)),
             None => Ok(()),
         }
     }

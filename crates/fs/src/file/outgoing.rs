@@ -97,6 +97,8 @@ impl Filesystem {
 
     fn write_share(&self, pieces: &[Piece<'_>], sums: Sums) -> Result<Vec<PieceSums>, FsError> {
         let mut computed = Vec::new();
+        let space = self.store.space();
+        let (mut behind, mut outcome) = (Vec::new(), Ok(()));
         for batch in shares(pieces, BATCH) {
             if sums == Sums::Wanted {
                 computed.extend(batch.iter().map(|piece| PieceSums {
@@ -108,8 +110,19 @@ impl Filesystem {
                 .iter()
                 .map(|piece| (Logical(piece.at), piece.bytes))
                 .collect();
-            self.store.space().write_many_behind(&blocks)?;
+            match space.write_many_behind(&blocks) {
+                Ok(writes) => behind.push(writes),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
         }
+        // A write that failed is one of this file, and of no flush.
+        for writes in &behind {
+            outcome = outcome.and(space.finish(writes));
+        }
+        outcome?;
         Ok(computed)
     }
 
