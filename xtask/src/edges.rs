@@ -14,6 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("tree", &["format"]),
     ("store", &["format", "device", "volume", "tree"]),
     ("check", &["format", "device", "volume", "tree"]),
+    ("rescue", &["format", "device", "volume", "tree"]),
     ("fs", &["format", "device", "tree", "store"]),
     ("admin", &["format", "device", "volume", "tree", "store"]),
     (

@@ -1,0 +1,116 @@
+//! Where files go that come back.
+
+mod directory;
+mod tar_stream;
+
+pub use directory::DirectoryTarget;
+pub use tar_stream::TarTarget;
+
+use butterfs_format::item::inode::{InodeItem, Timespec};
+use std::io;
+
+/// Names from the target's root down.
+pub type TargetPath = [Vec<u8>];
+
+/// Attributes of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Attributes {
+    /// Permissions, without the type.
+    pub permissions: u32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of content.
+    pub mtime: Timespec,
+    /// Last access.
+    pub atime: Timespec,
+}
+
+impl Attributes {
+    pub(crate) const fn of(item: &InodeItem) -> Self {
+        Self {
+            permissions: item.mode & 0o7777,
+            uid: item.uid,
+            gid: item.gid,
+            mtime: item.mtime,
+            atime: item.atime,
+        }
+    }
+}
+
+/// What is set of a file beside its content.
+#[derive(Clone, Debug, Default)]
+pub struct Extras {
+    /// Owner, permissions and times, if they are wanted and known.
+    pub attributes: Option<Attributes>,
+    /// Extended attributes, if they are wanted.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Whether a file is to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Its content can be written.
+    Writes,
+    /// It is there already.
+    Exists,
+}
+
+/// Takes files. Paths never leave it.
+pub trait Target {
+    /// Makes a directory, and those above it. It may be there.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn directory(&mut self, path: &TargetPath) -> io::Result<()>;
+
+    /// Sets what belongs to a directory, after all that is in it is written.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn finish_directory(&mut self, path: &TargetPath, extras: &Extras) -> io::Result<()>;
+
+    /// Whether the name of a file must be known before its content.
+    fn needs_name_first(&self) -> bool;
+
+    /// Begins a file of `size` bytes.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn begin_file(&mut self, path: &TargetPath, size: u64, extras: &Extras) -> io::Result<Begun>;
+
+    /// Writes a part of the file that was begun. Offsets ascend; what is left
+    /// out is zeros.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()>;
+
+    /// Ends the file, under this path.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn end_file(&mut self, path: &TargetPath, extras: &Extras) -> io::Result<()>;
+
+    /// Drops the file that was begun.
+    fn drop_file(&mut self);
+
+    /// Makes a symbolic link.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn symlink(&mut self, path: &TargetPath, text: &[u8], extras: &Extras) -> io::Result<Begun>;
+
+    /// Gives a file that was written another name.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn link(&mut self, path: &TargetPath, old: &TargetPath) -> io::Result<Begun>;
+
+    /// Ends everything.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn finish(&mut self) -> io::Result<()>;
+}

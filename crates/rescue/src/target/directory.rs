@@ -1,0 +1,244 @@
+//! A directory of the host.
+//!
+//! Names come from a damaged volume, perhaps a hostile one. Directories are
+//! opened one below the other and symbolic links are never followed, so that
+//! nothing is made outside.
+//!
+//! A file gets its name only when it is complete. A restore that was cut short
+//! and is repeated therefore knows what it need not do again.
+
+use super::{Attributes, Begun, Extras, Target, TargetPath};
+use rustix::fs::{
+    self, AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// Name of the file that is being written.
+const PART: &[u8] = b".butterfs-restore.part";
+
+/// What is done about files that are there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnExisting {
+    Keep,
+    Replace,
+}
+
+/// Puts files into a directory.
+#[derive(Debug)]
+pub struct DirectoryTarget {
+    root: OwnedFd,
+    on_existing: OnExisting,
+    /// The directory that was used last.
+    last: Option<(Vec<Vec<u8>>, OwnedFd)>,
+    open: Option<(Vec<Vec<u8>>, File, u64)>,
+}
+
+fn name(bytes: &[u8]) -> io::Result<CString> {
+    let is_bad = bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.contains(&b'/');
+    match CString::new(bytes) {
+        Ok(name) if !is_bad => Ok(name),
+        _ => Err(io::Error::from(io::ErrorKind::InvalidInput)),
+    }
+}
+
+impl DirectoryTarget {
+    /// Puts files below `path`. It is made if it is not there.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(path)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self {
+            root: fs::open(path, flags, Mode::empty())?,
+            on_existing: OnExisting::Keep,
+            last: None,
+            open: None,
+        })
+    }
+
+    /// As it is, but files that are there already are replaced.
+    #[must_use]
+    pub fn replacing(mut self) -> Self {
+        self.on_existing = OnExisting::Replace;
+        self
+    }
+
+    /// The directory at `path`, which is made if it is not there.
+    fn open_directory(&mut self, path: &TargetPath) -> io::Result<OwnedFd> {
+        if let Some((known, directory)) = &self.last
+            && known == path
+        {
+            return directory.try_clone();
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mut at = self.root.try_clone()?;
+        for part in path {
+            let part = name(part)?;
+            match fs::mkdirat(&at, &part, Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            at = fs::openat(&at, &part, flags, Mode::empty())?;
+        }
+        self.last = Some((path.to_vec(), at.try_clone()?));
+        Ok(at)
+    }
+
+    /// The directory of a path, and the name in it.
+    fn place(&mut self, path: &TargetPath) -> io::Result<(OwnedFd, CString)> {
+        let (last, parents) = path
+            .split_last()
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Ok((self.open_directory(parents)?, name(last)?))
+    }
+
+    /// Whether the path is taken by something that stays.
+    fn is_taken(&self, directory: &OwnedFd, name: &CString) -> io::Result<bool> {
+        match fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(false),
+            Err(error) => Err(error.into()),
+            Ok(found) => {
+                let is_directory = FileType::from_raw_mode(found.st_mode) == FileType::Directory;
+                Ok(is_directory || self.on_existing == OnExisting::Keep)
+            }
+        }
+    }
+}
+
+fn set_attributes(file: impl AsFd, extras: &Extras) -> io::Result<()> {
+    for (key, value) in &extras.xattrs {
+        let Ok(key) = CString::new(key.as_slice()) else {
+            continue;
+        };
+        match fs::fsetxattr(&file, &key, value, XattrFlags::empty()) {
+            // The host may not have such attributes, or not let us set them.
+            Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::INVAL | Errno::NOSPC) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let Some(attributes) = extras.attributes else {
+        return Ok(());
+    };
+    let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
+    match fs::fchown(&file, Some(uid), Some(gid)) {
+        Ok(()) | Err(Errno::PERM) => {}
+        Err(error) => return Err(error.into()),
+    }
+    fs::fchmod(&file, Mode::from_raw_mode(attributes.permissions))?;
+    fs::futimens(&file, &times(&attributes))?;
+    Ok(())
+}
+
+fn times(attributes: &Attributes) -> Timestamps {
+    let time = |of: butterfs_format::item::inode::Timespec| Timespec {
+        tv_sec: of.seconds,
+        tv_nsec: i64::from(of.nanoseconds.min(999_999_999)),
+    };
+    Timestamps {
+        last_access: time(attributes.atime),
+        last_modification: time(attributes.mtime),
+    }
+}
+
+impl Target for DirectoryTarget {
+    fn directory(&mut self, path: &TargetPath) -> io::Result<()> {
+        self.open_directory(path).map(|_| ())
+    }
+
+    fn finish_directory(&mut self, path: &TargetPath, extras: &Extras) -> io::Result<()> {
+        let directory = self.open_directory(path)?;
+        set_attributes(directory, extras)
+    }
+
+    fn needs_name_first(&self) -> bool {
+        false
+    }
+
+    fn begin_file(&mut self, path: &TargetPath, size: u64, _: &Extras) -> io::Result<Begun> {
+        let (directory, name) = self.place(path)?;
+        if self.is_taken(&directory, &name)? {
+            return Ok(Begun::Exists);
+        }
+        let part = CString::new(PART)?;
+        // Another restore may have been cut short here.
+        let _ = fs::unlinkat(&directory, &part, AtFlags::empty());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = fs::openat(&directory, &part, flags, Mode::from_raw_mode(0o600))?;
+        self.open = Some((path.to_vec(), File::from(file), size));
+        Ok(Begun::Writes)
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) -> io::Result<()> {
+        match &self.open {
+            Some((_, file, _)) => file.write_all_at(data, offset),
+            None => Err(io::Error::from(io::ErrorKind::NotFound)),
+        }
+    }
+
+    fn end_file(&mut self, path: &TargetPath, extras: &Extras) -> io::Result<()> {
+        let Some((_, file, size)) = self.open.take() else {
+            return Err(io::Error::from(io::ErrorKind::NotFound));
+        };
+        file.set_len(size)?;
+        if extras.attributes.is_none() {
+            fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
+        }
+        set_attributes(&file, extras)?;
+        let (directory, name) = self.place(path)?;
+        fs::renameat(&directory, &CString::new(PART)?, &directory, &name)?;
+        Ok(())
+    }
+
+    fn drop_file(&mut self) {
+        if let Some((path, _, _)) = self.open.take()
+            && let Ok((directory, _)) = self.place(&path)
+            && let Ok(part) = CString::new(PART)
+        {
+            let _ = fs::unlinkat(&directory, &part, AtFlags::empty());
+        }
+    }
+
+    fn symlink(&mut self, path: &TargetPath, text: &[u8], extras: &Extras) -> io::Result<Begun> {
+        let (directory, name) = self.place(path)?;
+        if self.is_taken(&directory, &name)? {
+            return Ok(Begun::Exists);
+        }
+        let _ = fs::unlinkat(&directory, &name, AtFlags::empty());
+        fs::symlinkat(&CString::new(text)?, &directory, &name)?;
+        if let Some(attributes) = &extras.attributes {
+            let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            let _ = fs::chownat(&directory, &name, Some(uid), Some(gid), flags);
+            fs::utimensat(&directory, &name, &times(attributes), flags)?;
+        }
+        Ok(Begun::Writes)
+    }
+
+    fn link(&mut self, path: &TargetPath, old: &TargetPath) -> io::Result<Begun> {
+        let (directory, name) = self.place(path)?;
+        if self.is_taken(&directory, &name)? {
+            return Ok(Begun::Exists);
+        }
+        let _ = fs::unlinkat(&directory, &name, AtFlags::empty());
+        let (old_directory, old_name) = self.place(old)?;
+        fs::linkat(
+            &old_directory,
+            &old_name,
+            &directory,
+            &name,
+            AtFlags::empty(),
+        )?;
+        Ok(Begun::Writes)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
