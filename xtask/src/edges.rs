@@ -14,6 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("tree", &["format"]),
     ("store", &["format", "device", "volume", "tree"]),
     ("check", &["format", "device", "volume", "tree"]),
+    ("repair", &["format", "device"]),
     ("fs", &["format", "device", "tree", "store"]),
     ("admin", &["format", "device", "volume", "tree", "store"]),
     (
