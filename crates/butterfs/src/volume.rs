@@ -19,7 +19,7 @@ use butterfs_store::{
 };
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -48,6 +48,9 @@ pub struct OpenOptions {
     pub owner: Owner,
     /// What comes before the commit of a replay, if an fsync log waits.
     pub at_replay: AtReplay,
+    /// File that keeps all changes, so that the devices stay as they are. It is
+    /// made if nothing is there and the volume is opened for writing.
+    pub overlay: Option<PathBuf>,
 }
 
 /// What comes before the commit of a replay.
@@ -87,6 +90,16 @@ impl OpenOptions {
         let mut options = Self::default();
         options.store.access = Access::ReadOnly;
         options
+    }
+
+    /// What the devices have to be open for: with an overlay, nothing is written
+    /// to them.
+    #[must_use]
+    pub const fn device_access(&self) -> Access {
+        match self.overlay {
+            Some(_) => Access::ReadOnly,
+            None => self.store.access,
+        }
     }
 
     /// As [`OpenOptions::read_only`], but shows the volume as of its last
@@ -145,7 +158,7 @@ impl Volume {
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
         if options.part != Part::Whole {
-            let device = part::open_part(path, options.store.access, options.part)?;
+            let device = part::open_part(path, options.device_access(), options.part)?;
             return Self::open_device(device, options);
         }
         let paths = crate::find_members_to_use(path, options.store.on_replacement)?;
@@ -158,7 +171,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`]; they are not the devices of one volume.
     pub fn open_all<P: AsRef<Path>>(paths: &[P], options: OpenOptions) -> Result<Self, Error> {
-        let devices = crate::members::open(paths, options.store.access)?;
+        let devices = crate::members::open(paths, options.device_access())?;
         Self::open_devices(devices, options)
     }
 
@@ -181,6 +194,10 @@ impl Volume {
         devices: Vec<Arc<dyn BlockDevice>>,
         options: OpenOptions,
     ) -> Result<Self, Error> {
+        let devices = match &options.overlay {
+            Some(path) => butterfs_repair::overlay::open(path, devices, options.store.access)?,
+            None => devices,
+        };
         let writable = options.store.access == Access::ReadWrite;
         let first = devices.first().cloned();
         let (store, tree) =

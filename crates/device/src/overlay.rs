@@ -247,6 +247,7 @@ mod tests {
                 };
                 2
             ],
+            names: Vec::new(),
         };
         let file = Arc::new(OverlayFile::create(backing, header).unwrap());
         let over = |number| OverlayDevice::in_file(base.clone(), file.clone(), number);

@@ -69,6 +69,9 @@ pub struct OverlayHeader {
     pub volume: UuidBytes,
     /// Its devices, in the order of the pages' numbers.
     pub devices: Vec<OverlayBase>,
+    /// Names of the devices, to find them again; what does not fit the header is
+    /// left out.
+    pub names: Vec<String>,
 }
 
 /// Why a file cannot be used.
@@ -110,6 +113,15 @@ impl OverlayHeader {
             bytes.extend_from_slice(&device.size.to_le_bytes());
             bytes.extend_from_slice(&device.digest);
         }
+        for name in &self.names {
+            let length = u16::try_from(name.len()).unwrap_or(u16::MAX);
+            let end = bytes.len().saturating_add(name.len()).saturating_add(2);
+            if end > BLOCK_BYTES.saturating_sub(4) || length == u16::MAX {
+                break;
+            }
+            bytes.extend_from_slice(&length.to_le_bytes());
+            bytes.extend_from_slice(name.as_bytes());
+        }
         bytes.resize(BLOCK_BYTES.saturating_sub(4), 0);
         let sum = crc32c(&bytes);
         bytes.extend_from_slice(&sum.to_le_bytes());
@@ -143,10 +155,23 @@ impl OverlayHeader {
                 digest: device.get(8..)?.try_into().ok()?,
             })
         });
+        let end = HEADER_FIXED.checked_add(count.checked_mul(DEVICE_BYTES)?)?;
+        let mut rest = body.get(end..)?;
+        let mut names = Vec::new();
+        while let Some((length, behind)) = rest.split_first_chunk::<2>() {
+            let length = usize::from(u16::from_le_bytes(*length));
+            let Some((name, behind)) = behind.split_at_checked(length).filter(|_| length > 0)
+            else {
+                break;
+            };
+            names.push(String::from_utf8_lossy(name).into_owned());
+            rest = behind;
+        }
         Some(Ok(Self {
             purpose,
             volume,
             devices: devices.collect::<Option<_>>()?,
+            names,
         }))
     }
 }
@@ -496,6 +521,7 @@ mod tests {
             purpose: OverlayPurpose::Changes,
             volume: [7; 16],
             devices: vec![base(1), base(2)],
+            names: vec!["/dev/one".to_owned(), "two".to_owned()],
         }
     }
 

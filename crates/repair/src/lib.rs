@@ -20,5 +20,28 @@
     )
 )]
 
+mod checksums;
+mod devices;
+mod error;
+mod extents;
+mod file_extents;
+mod free_space;
+mod inodes;
+mod items;
+mod names;
 pub mod overlay;
+mod patient;
+mod prune;
+mod ranges;
+mod repair;
+mod roots;
+mod settle;
+mod step;
 pub mod transfer;
+mod walk;
+mod writer;
+
+pub use error::RepairError;
+pub use patient::Begin;
+pub use repair::{Anew, Options, Outcome, repair};
+pub use step::{Step, StepKind};

@@ -105,6 +105,14 @@ fn volume_of(devices: &[Arc<dyn BlockDevice>]) -> UuidBytes {
     found.map_or([0; 16], |superblock| superblock.fsid)
 }
 
+/// The name by which a device is found again.
+fn name_of(device: &dyn BlockDevice) -> String {
+    let name = device.identity();
+    let whole = std::fs::canonicalize(&name).ok();
+    let whole = whole.and_then(|path| path.into_os_string().into_string().ok());
+    whole.unwrap_or(name)
+}
+
 /// What a new overlay over `devices` says of them.
 ///
 /// # Errors
@@ -115,6 +123,7 @@ pub fn header_over(devices: &[Arc<dyn BlockDevice>]) -> Result<OverlayHeader, Pa
         purpose: OverlayPurpose::Changes,
         volume: volume_of(devices),
         devices: bases.collect::<Result<_, _>>()?,
+        names: devices.iter().map(|device| name_of(&**device)).collect(),
     })
 }
 

@@ -404,6 +404,7 @@ pub fn commit(
                 purpose: OverlayPurpose::Undo,
                 volume: header.volume,
                 devices: bases.cloned().collect(),
+                names: header.names.clone(),
             };
             let file = OverlayFile::create_unnamed(undo, own)?;
             let transfer = Transfer::new(header, devices, &file);
