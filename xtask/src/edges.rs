@@ -15,12 +15,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("store", &["format", "device", "volume", "tree"]),
     ("check", &["format", "device", "volume", "tree"]),
     ("rescue", &["format", "device", "volume", "tree"]),
+    ("repair", &["format", "device", "volume", "tree", "check"]),
     ("fs", &["format", "device", "tree", "store"]),
     ("admin", &["format", "device", "volume", "tree", "store"]),
     (
         "butterfs",
         &[
-            "format", "device", "kernel", "tree", "store", "fs", "admin", "check",
+            "format", "device", "kernel", "tree", "store", "fs", "admin", "check", "repair",
         ],
     ),
     ("fuse", &[]),
@@ -35,7 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "cli",
         &[
             "butterfs", "fuse", "server", "admin", "check", "device", "format", "kernel", "lab",
-            "tree",
+            "tree", "repair",
         ],
     ),
 ];

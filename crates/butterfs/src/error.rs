@@ -33,6 +33,9 @@ pub enum Error {
         /// What failed.
         error: FsError,
     },
+    /// The overlay cannot be used.
+    #[error(transparent)]
+    Overlay(#[from] butterfs_repair::overlay::PatientError),
     /// The subvolume asked for does not exist.
     #[error("the volume has no subvolume {0}; `butterfs subvolume list` shows what it has")]
     NoSubvolume(String),

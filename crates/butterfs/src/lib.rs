@@ -147,6 +147,7 @@ mod paths;
 mod pressure;
 mod quotas;
 mod read_dir;
+mod readable;
 mod receive_directory;
 mod rescue;
 mod snapshots;
@@ -170,6 +171,7 @@ pub use mount_options::{
 pub use part::{Part, held_instead, open_part, part_of};
 pub use paths::{Walk, WalkEntry};
 pub use read_dir::{DirEntry, ReadDir};
+pub use readable::{Compared, compare_readable};
 pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};
 pub use rescue::{PathChange, preview_log, zero_log};

@@ -153,6 +153,8 @@ pub struct MountOptions {
     pub gid: Option<u32>,
     /// Where events are logged.
     pub logfile: Option<PathBuf>,
+    /// File that keeps all changes, so that the devices stay as they are.
+    pub overlay: Option<PathBuf>,
     /// Flags for mount(2) and names that only the kernel knows.
     pub kernel_flags: Vec<&'static str>,
 }
@@ -192,6 +194,7 @@ impl Default for MountOptions {
             uid: None,
             gid: None,
             logfile: None,
+            overlay: None,
             kernel_flags: Vec::new(),
         }
     }
@@ -267,6 +270,17 @@ impl MountOptions {
             owner: butterfs_fs::names::Owner::default(),
             at_replay: crate::AtReplay::default(),
             direct_io: crate::DirectIo::Preferred,
+            overlay: self.overlay.clone(),
+        }
+    }
+
+    /// What the devices have to be open for: with an overlay, nothing is written
+    /// to them.
+    #[must_use]
+    pub const fn device_access(&self) -> Access {
+        match self.overlay {
+            Some(_) => Access::ReadOnly,
+            None => self.access,
         }
     }
 

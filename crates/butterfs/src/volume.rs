@@ -19,7 +19,7 @@ use butterfs_store::{
 };
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -51,6 +51,9 @@ pub struct OpenOptions {
     /// How files and block devices are written and read that are opened here
     /// for writing. Devices that are given are used as they were opened.
     pub direct_io: DirectIo,
+    /// File that keeps all changes, so that the devices stay as they are. It is
+    /// made if nothing is there and the volume is opened for writing.
+    pub overlay: Option<PathBuf>,
 }
 
 /// Whether direct I/O is used.
@@ -105,6 +108,16 @@ impl OpenOptions {
         let mut options = Self::default();
         options.store.access = Access::ReadOnly;
         options
+    }
+
+    /// What the devices have to be open for: with an overlay, nothing is written
+    /// to them.
+    #[must_use]
+    pub const fn device_access(&self) -> Access {
+        match self.overlay {
+            Some(_) => Access::ReadOnly,
+            None => self.store.access,
+        }
     }
 
     /// As [`OpenOptions::read_only`], but shows the volume as of its last
@@ -164,7 +177,7 @@ impl Volume {
         let path = path.as_ref();
         if options.part != Part::Whole {
             let direct = options.direct_io;
-            let device = crate::members::open_to_use(path, (options.store.access, direct))?;
+            let device = crate::members::open_to_use(path, (options.device_access(), direct))?;
             let device = part::part_of(Arc::new(device), options.part)?;
             return Self::open_device(device, options);
         }
@@ -178,7 +191,7 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`]; they are not the devices of one volume.
     pub fn open_all<P: AsRef<Path>>(paths: &[P], options: OpenOptions) -> Result<Self, Error> {
-        let devices = crate::members::open_as(paths, (options.store.access, options.direct_io))?;
+        let devices = crate::members::open_as(paths, (options.device_access(), options.direct_io))?;
         Self::open_devices(devices, options)
     }
 
@@ -201,6 +214,10 @@ impl Volume {
         devices: Vec<Arc<dyn BlockDevice>>,
         options: OpenOptions,
     ) -> Result<Self, Error> {
+        let devices = match &options.overlay {
+            Some(path) => butterfs_repair::overlay::open(path, devices, options.store.access)?,
+            None => devices,
+        };
         let writable = options.store.access == Access::ReadWrite;
         let first = devices.first().cloned();
         let (store, tree) =

@@ -25,10 +25,12 @@ pub mod caching;
 pub mod error;
 pub mod fault;
 pub mod file;
+pub mod growing_file;
 pub mod helpers;
 pub mod holder;
 pub mod memory;
 pub mod overlay;
+pub mod overlay_file;
 pub mod probe;
 pub mod range;
 pub mod read_only;
@@ -49,10 +51,14 @@ pub use caching::{Caching, NotDirect};
 pub use error::{DeviceError, Operation};
 pub use fault::FaultDevice;
 pub use file::FileDevice;
+pub use growing_file::GrowingFile;
 pub use helpers::Helpers;
 pub use holder::Holder;
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
+pub use overlay_file::{
+    OverlayBase, OverlayError, OverlayFile, OverlayHeader, OverlayPage, OverlayPurpose,
+};
 pub use process_memory::{memory_of_process, memory_pressure};
 pub use range::DeviceRange;
 pub use read_only::ReadOnlyDevice;

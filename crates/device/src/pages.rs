@@ -22,15 +22,15 @@ pub(crate) struct PageMap {
 
 /// The part of one page that a byte range covers.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
-    page: u64,
+pub(crate) struct Piece {
+    pub(crate) page: u64,
     /// First byte inside the page.
-    within: usize,
-    length: usize,
+    pub(crate) within: usize,
+    pub(crate) length: usize,
 }
 
 /// Cuts `length` bytes from `offset` on at the borders of pages.
-fn pieces(offset: DeviceOffset, length: usize) -> impl Iterator<Item = Piece> {
+pub(crate) fn pieces(offset: DeviceOffset, length: usize) -> impl Iterator<Item = Piece> {
     let mut page = offset.get() / PAGE_SIZE_U64;
     let mut within = usize::try_from(offset.get() % PAGE_SIZE_U64).unwrap_or(0);
     let mut left = length;

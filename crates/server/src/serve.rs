@@ -192,7 +192,7 @@ pub fn mount(
         open.subvolume = Subvolume::Id(TreeId::FS.get());
     }
     source::lift_file_size_limit();
-    source::check_file_size_limit(source, options.access)?;
+    source::check_file_size_limit(source, options.device_access())?;
     let device = match open_or_join((source, mountpoint), options)? {
         Some(device) => Arc::new(device),
         None => return Ok(Mounted::Joined),
@@ -209,7 +209,7 @@ pub fn mount(
         // Several volumes may have one seed.
         let access = match butterfs::is_seed(&member) && !butterfs::is_seed(source) {
             true => Access::ReadOnly,
-            false => options.access,
+            false => options.device_access(),
         };
         let opened = source::open_source(&member, access);
         let opened = opened.map_err(|error| ServerError::Source {
@@ -305,7 +305,7 @@ fn open_or_join(
     {
         return joined.map(|()| None);
     }
-    match source::open_source(source, options.access) {
+    match source::open_source(source, options.device_access()) {
         Ok(device) => Ok(Some(device)),
         Err(error) => {
             let is_busy = matches!(error, DeviceError::Busy { .. });

@@ -270,6 +270,52 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         Ok(removed)
     }
 
+    /// Drops the pointer to `child`, with everything below it, which need not be
+    /// readable. `key` is the first key below the pointer. False if no such
+    /// pointer is there. The other nodes on the way must be readable.
+    ///
+    /// # Errors
+    /// Reading, no space.
+    pub fn drop_pointer(&mut self, key: &Key, child: NodeRef) -> Result<bool, TreeError> {
+        let mut at = self.sink.root(self.tree)?;
+        while at.level > child.level + 1 {
+            let node = self.sink.node(at)?;
+            at = node.child(node.child_slot(key));
+        }
+        let is_there = at.level == child.level + 1 && {
+            let node = self.sink.node(at)?;
+            node.child(node.child_slot(key)) == child
+        };
+        if !is_there {
+            return Ok(false);
+        }
+        self.path.clear();
+        let mut current = self.writable_root(Intent::Change)?;
+        loop {
+            let node = self.sink.node(current)?;
+            let slot = node.child_slot(key);
+            let next = node.child(slot);
+            drop(node);
+            self.path.push(Step {
+                node: current,
+                slot,
+            });
+            if next == child {
+                break;
+            }
+            let writable = self.sink.make_writable(self.tree, next)?;
+            if writable != next {
+                self.sink.edit(current)?.set_child(slot, writable);
+            }
+            current = writable;
+        }
+        let depth = self.path.len() - 1;
+        self.drop_child(depth, self.path[depth].slot)?;
+        let result = self.shrink();
+        self.path.clear();
+        result.map(|()| true)
+    }
+
     fn leaf(&self) -> NodeRef {
         self.path.last().expect("positioned before").node
     }

@@ -584,6 +584,15 @@ pub const OPTIONS: &[OptionHelp] = &[
             Ok(())
         },
     ),
+    option(
+        "overlay",
+        "=FILE",
+        "write to FILE instead of the devices; `butterfs rescue commit FILE` writes it to them",
+        |o, _, v| {
+            o.overlay = Some(v.ok_or("it needs a path")?.into());
+            Ok(())
+        },
+    ),
     // What mount(8) passes along from fstab.
     option("auto", "", "for fstab", nothing),
     option("noauto", "", "for fstab", nothing),

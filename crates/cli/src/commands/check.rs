@@ -3,6 +3,8 @@
 //! Owns the options and how a report is shown. The crate `check` does the check
 //! itself.
 
+use crate::commands::check_report::{severity_name, show};
+use crate::commands::repair::RepairArguments;
 use crate::fail::{Done, Failure, fail};
 use crate::log;
 use crate::output;
@@ -27,12 +29,14 @@ pub const FAULTS: u8 = 1;
 /// The volume could not be checked; fsck(8) calls this an operational error.
 const NOT_CHECKED: u8 = 8;
 
-/// Checks a volume that is not mounted; changes nothing.
+/// Checks a volume that is not mounted; repairs it, if asked to, on an overlay.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs check disk.img
   butterfs check --check-data-csum --progress /dev/sdx1
   butterfs check --json disk.img | jq .counts
+  butterfs check --repair disk.img                what a repair would do; disk.img stays as it is
+  butterfs check --repair --commit disk.img       the same, and write it to disk.img
 
 Exit codes: 0 clean (warnings aside), 1 faults found, 2 a mistake in the arguments, 8 it could not be checked.
 Called as fsck.butterfs it takes the options of fsck(8) and has its exit codes (4 faults, 16 a mistake);
@@ -64,8 +68,8 @@ pub struct Check {
     /// like a fault.
     #[arg(long)]
     force: bool,
-    /// Accepted: nothing is ever written.
-    #[arg(long = "readonly")]
+    /// Accepted: without --repair nothing is written.
+    #[arg(long = "readonly", conflicts_with = "repair")]
     _readonly: bool,
     /// Accepted: there is one way to look for faults.
     #[arg(long = "mode", value_name = "MODE", value_parser = ["original", "lowmem"])]
@@ -73,6 +77,8 @@ pub struct Check {
     /// Print the recorded and the counted usage of each quota group.
     #[arg(short = 'Q', long)]
     qgroup_report: bool,
+    #[command(flatten)]
+    repair: RepairArguments,
     #[command(flatten)]
     part: PartArguments,
     /// Print every kind of fault with its meaning.
@@ -130,13 +136,6 @@ struct GroupFact {
     exclusive: u64,
     noted_referenced: u64,
     noted_exclusive: u64,
-}
-
-const fn severity_name(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Fault => "fault",
-        Severity::Warning => "warning",
-    }
 }
 
 /// A bar on standard error.
@@ -211,7 +210,16 @@ impl Check {
             faults_max: self.faults,
             superblock: self.superblock.map(usize::from),
         };
-        let devices = self.open()?;
+        let mut devices = self.open()?;
+        if self.repair.is_wanted() {
+            let bar = Bar::new(self.progress);
+            let done = self.repair.run(devices, options, &bar);
+            bar.bar.finish_and_clear();
+            return done;
+        }
+        if let Some(overlay) = &self.repair.overlay {
+            devices = butterfs_repair::overlay::open(overlay, devices, Access::ReadOnly)?;
+        }
         let bar = Bar::new(self.progress);
         let report = butterfs_check::check(devices, &options, &bar);
         bar.bar.finish_and_clear();
@@ -342,50 +350,6 @@ fn show_groups(report: &Report) -> Done {
 fn list_codes() -> Done {
     for code in butterfs_check::FaultCode::ALL {
         say!("{:<28} {}", code.name(), code.meaning());
-    }
-    Ok(())
-}
-
-fn show(report: &Report) -> Done {
-    for fault in &report.faults {
-        say!("{}: {fault}", severity_name(fault.code.severity()));
-    }
-    for (code, count) in &report.counts {
-        let shown = report
-            .faults
-            .iter()
-            .filter(|fault| fault.code == *code)
-            .count() as u64;
-        if shown < *count {
-            say!("{code}: {} more", count - shown);
-        }
-    }
-    for what in &report.unchecked {
-        say!("not checked: {what}");
-    }
-    let figures = &report.figures;
-    say!(
-        "{} in {} extents, {} nodes, {} subvolumes, {} inodes ({} directories)",
-        sizes::human(figures.bytes_used),
-        figures.extents,
-        figures.nodes,
-        figures.subvolumes,
-        figures.inodes,
-        figures.directories
-    );
-    if figures.data_bytes_read > 0 {
-        say!(
-            "{} of file data read",
-            sizes::human(figures.data_bytes_read)
-        );
-    }
-    match (
-        report.count(Severity::Fault),
-        report.count(Severity::Warning),
-    ) {
-        (0, 0) => say!("no faults found"),
-        (0, warnings) => say!("no faults found, {warnings} warnings"),
-        (faults, warnings) => say!("{faults} faults found, {warnings} warnings"),
     }
     Ok(())
 }

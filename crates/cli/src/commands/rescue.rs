@@ -1,5 +1,6 @@
 //! `butterfs rescue`: volumes that were not unmounted.
 
+use crate::commands::repair::{self, Change as Repair};
 use crate::fail::{Context, Done};
 use crate::place::json;
 use butterfs::{Change, PathChange};
@@ -7,11 +8,17 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Looks at and repairs what a crash left.
+/// Repairs single things, and writes overlays to their devices.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs rescue log-preview disk.img
-  butterfs rescue zero-log disk.img")]
+  butterfs rescue zero-log disk.img
+  butterfs rescue commit disk.img.overlay      write what a repair left in the overlay
+  butterfs rescue undo disk.img.overlay        bring back what was there before
+  butterfs rescue super-recover disk.img
+
+super-recover, fix-device-size, fix-data-checksum and the clear commands work on an overlay as
+`butterfs check --repair` does, and write to the devices only with --commit.")]
 pub struct Rescue {
     #[command(subcommand)]
     what: What,
@@ -34,6 +41,37 @@ enum What {
         /// File or block device.
         volume: PathBuf,
     },
+    /// Write an overlay to its devices. What they held is kept in an undo file
+    /// beside it. Goes on with a commit that was cut short.
+    Commit {
+        /// The overlay.
+        overlay: PathBuf,
+        /// Its devices, in their order; where they were, if none is given.
+        devices: Vec<PathBuf>,
+    },
+    /// Bring back what the devices held before an overlay was written to them.
+    /// Goes on with an undo that was cut short, and ends a commit that was.
+    Undo {
+        /// The overlay, or its undo file.
+        overlay: PathBuf,
+        /// Its devices, in their order; where they were, if none is given.
+        devices: Vec<PathBuf>,
+    },
+    /// Write all copies of the superblock from a good one.
+    SuperRecover(Repair),
+    /// Make the sizes of devices fit the devices.
+    FixDeviceSize(Repair),
+    /// Compute checksums anew where data do not match them. The data stay as
+    /// they are, right or wrong.
+    FixDataChecksum(Repair),
+    /// Make the UUID tree anew.
+    ClearUuidTree(Repair),
+    /// Make the free-space tree anew.
+    ClearSpaceCache(Repair),
+    /// Remove the inode cache of old kernels.
+    ClearInoCache(Repair),
+    /// Not needed: ButterFS uses no control device.
+    CreateControlDevice,
 }
 
 #[derive(Serialize)]
@@ -82,6 +120,18 @@ impl Rescue {
     pub fn run(self) -> Done {
         match self.what {
             What::LogPreview { json, volume } => preview(&volume, json),
+            What::Commit { overlay, devices } => repair::commit(&overlay, &devices),
+            What::Undo { overlay, devices } => repair::undo(&overlay, &devices),
+            What::SuperRecover(repair) => repair.run(|anew| anew.superblocks = true),
+            What::FixDeviceSize(repair) => repair.run(|anew| anew.superblocks = true),
+            What::FixDataChecksum(repair) => repair.run(|anew| anew.data_checksums = true),
+            What::ClearUuidTree(repair) => repair.run(|anew| anew.uuids = true),
+            What::ClearSpaceCache(repair) => repair.run(|anew| anew.free_space = true),
+            What::ClearInoCache(repair) => repair.run(|anew| anew.inode_cache = true),
+            What::CreateControlDevice => {
+                say!("nothing to do: ButterFS uses no control device (/dev/btrfs-control)");
+                Ok(())
+            }
             What::ZeroLog { volume } => {
                 let had = butterfs::zero_log(&volume).context(volume.display())?;
                 if had {
