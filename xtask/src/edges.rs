@@ -33,8 +33,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "butterfs", "fuse", "server", "admin", "check", "device", "format", "kernel", "lab",
-            "tree",
+            "butterfs", "fuse", "server", "admin", "check", "rescue", "device", "format", "kernel",
+            "lab", "tree",
         ],
     ),
 ];

@@ -1,4 +1,7 @@
-//! `butterfs rescue`: volumes that were not unmounted.
+//! `butterfs rescue`: volumes that do not open, or were not unmounted.
+
+mod guide;
+mod survey;
 
 use crate::fail::{Context, Done};
 use crate::place::json;
@@ -7,9 +10,12 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Looks at and repairs what a crash left.
+/// Finds out what is left of a damaged volume, and looks at and repairs what a
+/// crash left.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  butterfs rescue guide disk.img
+  butterfs rescue survey disk.img
   butterfs rescue log-preview disk.img
   butterfs rescue zero-log disk.img")]
 pub struct Rescue {
@@ -19,6 +25,10 @@ pub struct Rescue {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// From "it does not mount" to your files, in at most five steps.
+    Guide(guide::Guide),
+    /// Say what is left of a volume, and what to type next; nothing is written.
+    Survey(survey::Survey),
     /// Show what a replay of the fsync log would change, path by path; nothing
     /// is written.
     LogPreview {
@@ -81,6 +91,8 @@ impl Rescue {
     /// Runs it.
     pub fn run(self) -> Done {
         match self.what {
+            What::Guide(guide) => guide.run(),
+            What::Survey(survey) => survey.run(),
             What::LogPreview { json, volume } => preview(&volume, json),
             What::ZeroLog { volume } => {
                 let had = butterfs::zero_log(&volume).context(volume.display())?;
