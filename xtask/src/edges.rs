@@ -35,8 +35,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "butterfs", "fuse", "server", "admin", "check", "device", "format", "kernel", "lab",
-            "tree", "repair",
+            "butterfs", "fuse", "server", "admin", "check", "rescue", "repair", "device", "format",
+            "kernel", "lab", "tree",
         ],
     ),
 ];

@@ -99,8 +99,13 @@ pub enum Command {
     Tune(commands::tune::Tune),
     /// Make and restore images of a volume's metadata.
     Image(commands::image::Image),
-    /// Look at and repair what a crash left.
+    /// Find out what is left of a damaged volume, and look at and repair what a
+    /// crash left.
     Rescue(commands::rescue::Rescue),
+    /// Copy files out of a volume that does not open.
+    Restore(Box<commands::restore::Restore>),
+    /// Find deleted files and older versions of files, and bring them back.
+    Undelete(Box<commands::undelete::Undelete>),
     /// Check a volume that is not mounted.
     #[command(visible_alias = "fsck")]
     Check(commands::check::Check),

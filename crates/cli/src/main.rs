@@ -42,6 +42,7 @@ mod output;
 mod parity;
 mod part;
 mod patience;
+mod patient;
 mod place;
 mod reading;
 mod run;

@@ -4,6 +4,7 @@
 //! The content of the other devices is read, and the user is told.
 
 use crate::fail::{Context, Failure};
+use crate::patient::guided;
 use butterfs::{Degraded, Error, LogPolicy, MemberFault, OpenOptions, StoreError, Volume};
 use std::path::{Path, PathBuf};
 
@@ -45,7 +46,11 @@ fn degraded(
 ) -> Result<Volume, Failure> {
     let fault = match open(options.clone()) {
         Err(Error::Store(StoreError::Members(fault))) => fault,
-        other => return other.context(path.display()),
+        Ok(volume) => return Ok(volume),
+        Err(error) => {
+            let failure: Result<Volume, Failure> = Err(&error).context(path.display());
+            return failure.map_err(|failure| guided(failure, &error, path));
+        }
     };
     match &fault {
         MemberFault::Missing(_) | MemberFault::Stale { .. } => {}

@@ -55,6 +55,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Tune(tune) => (offline(|| tune.run()), 1),
         Command::Image(image) => (offline(|| image.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
+        Command::Restore(restore) => (offline(|| restore.run()), 1),
+        Command::Undelete(undelete) => (offline(|| undelete.run()), 1),
         Command::Send(send) => (offline(|| send.start()), 1),
         Command::Receive(receive) => (offline(|| receive.run()), 1),
         Command::Check(_) => (Ok(()), 0),

@@ -8,10 +8,8 @@
 //! Nodes can be read without any of this, because the scan knows where they
 //! lie. Data cannot.
 
-use crate::index::Index;
 use crate::live::Live;
 use crate::nodes::Nodes;
-use crate::patient::MemberPlace;
 use crate::plan::{Origin, Plan, PlanRequest, Seen, plan};
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
@@ -26,10 +24,6 @@ use std::convert::Infallible;
 
 /// Bytes of a stripe element.
 const ELEMENT: u64 = 64 << 10;
-/// Stripes of a chunk whose order is tried out.
-const ORDERED_MAX: usize = 5;
-/// Nodes that decide about an order.
-const NODES_ASKED: usize = 64;
 
 /// Where the chunk map comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -253,86 +247,4 @@ fn block_groups(nodes: &Nodes) -> BTreeMap<Logical, (u64, BlockGroupFlags)> {
         let Ok(()) = taken;
     }
     all
-}
-
-/// Puts the stripes of chunks that were made from device extents in the order
-/// in which the nodes lie where they say. Of copies the order does not matter.
-pub(crate) fn order_stripes(
-    map: ChunkMap,
-    facts: &MapFacts,
-    members: &[MemberPlace],
-    index: &Index,
-) -> ChunkMap {
-    let mut map = map;
-    for logical in &facts.from_device_extents {
-        let Some((_, chunk)) = map.find(*logical) else {
-            continue;
-        };
-        let is_striped = Profile::from_flags(chunk.flags).is_some_and(Profile::is_striped);
-        let count = chunk.stripes.len();
-        if !is_striped || !(2..=ORDERED_MAX).contains(&count) {
-            continue;
-        }
-        let chunk = chunk.clone();
-        let without = map.without(*logical);
-        let mut best: Option<(usize, ChunkMap)> = None;
-        for order in orders(count) {
-            let stripes = order
-                .iter()
-                .filter_map(|at| chunk.stripes.get(*at).copied());
-            let other = Chunk {
-                stripes: stripes.collect(),
-                ..chunk.clone()
-            };
-            let Ok(tried) = without.with(*logical, other) else {
-                continue;
-            };
-            let score = agreeing(&tried, (*logical, chunk.length), members, index);
-            if best.as_ref().is_none_or(|(least, _)| score > *least) {
-                best = Some((score, tried));
-            }
-        }
-        if let Some((_, better)) = best {
-            map = better;
-        }
-    }
-    map
-}
-
-/// All orders of `count` things.
-fn orders(count: usize) -> Vec<Vec<usize>> {
-    let mut all: Vec<Vec<usize>> = vec![Vec::new()];
-    for _ in 0..count {
-        let longer = all.iter().flat_map(|begin| {
-            let left = (0..count).filter(|at| !begin.contains(at));
-            left.map(|at| [&begin[..], &[at]].concat())
-        });
-        all = longer.collect();
-    }
-    all
-}
-
-/// How many nodes of a chunk lie where a map says.
-fn agreeing(
-    map: &ChunkMap,
-    (start, length): (Logical, u64),
-    members: &[MemberPlace],
-    index: &Index,
-) -> usize {
-    let end = start.saturating_add(length);
-    let inside = index.nodes.iter();
-    let inside = inside.filter(|node| (start..end).contains(&node.logical));
-    let agreeing = inside.take(NODES_ASKED).filter(|node| {
-        let Ok(mapping) = map.map(node.logical, 1) else {
-            return false;
-        };
-        mapping.copies.iter().any(|copy| {
-            members.iter().any(|member| {
-                member.id == copy.device
-                    && member.device == usize::from(node.device)
-                    && member.base.checked_add(copy.offset.get()) == Some(node.offset.get())
-            })
-        })
-    });
-    agreeing.count()
 }

@@ -44,6 +44,7 @@ mod ranges;
 mod restore;
 mod roots;
 mod scan;
+mod stripes;
 mod survey;
 mod target;
 mod undelete;

@@ -13,6 +13,7 @@ use crate::index_file::IndexFile;
 use crate::nodes::Nodes;
 use crate::roots::{self, Candidate};
 use crate::scan::{ScanOptions, scan};
+use crate::stripes::Ordering;
 use crate::watch::Watch;
 use crate::{bytes_of, memory_of};
 use butterfs_device::{BlockDevice, DeviceRange, ReadOnlyDevice, WindowDevice};
@@ -202,7 +203,11 @@ impl Patient {
         let nodes = self.with(identity, space, &index);
         let (map, facts) = chunks::build(&nodes, self.main.as_ref());
         self.find_members(&map, &index, &facts);
-        let map = chunks::order_stripes(map, &facts, &self.members, &index);
+        let ordering = Ordering {
+            nodes: &nodes,
+            members: &self.members,
+        };
+        let map = ordering.order(map, &facts);
         let space = self.space(&map);
         self.facts = facts;
         self.nodes = Arc::new(self.with(identity, space, &index));

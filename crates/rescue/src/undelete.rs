@@ -374,8 +374,8 @@ fn parts_of(
     found
 }
 
-/// Writes files that [`undelete`] found into a target, each under its
-/// subvolume's number and its path. Returns how many were written; `tell` gets
+/// Writes files that [`undelete`] found into a target, each under its path;
+/// those of other subvolumes than the top level in a directory for each. Returns how many were written; `tell` gets
 /// the error of those that were not.
 ///
 /// # Errors
@@ -423,6 +423,9 @@ fn write(search: &Search<'_>, file: &Deleted, target: &mut dyn Target) -> io::Re
         xattrs: parts.xattrs.clone(),
     };
     let mut path = file.path.clone();
+    if file.subvolume != TreeId::FS {
+        path.insert(0, format!("subvolume-{}", file.subvolume).into_bytes());
+    }
     if let Some(name) = path.last_mut() {
         if file.version == Version::Older {
             let ending = format!(".generation-{}", file.generation);

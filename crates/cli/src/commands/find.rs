@@ -210,7 +210,7 @@ fn joined(top: &[u8], below: &[u8]) -> Vec<u8> {
 /// Whether `text` matches a pattern of the shell. The number of steps is
 /// bounded by the product of both lengths, because only the last star is ever
 /// tried again.
-fn like(pattern: &[u8], text: &[u8]) -> bool {
+pub fn like(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut in_text) = (0, 0);
     let mut back: Option<(usize, usize)> = None;
     while in_text < text.len() {

@@ -6,8 +6,9 @@
 use super::served;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::log;
+use crate::patient::guided;
 use butterfs::{Access, MountOptions, OPTIONS, OptionError};
-use butterfs_server::{Mounted, Remount};
+use butterfs_server::{Mounted, Remount, ServerError};
 use clap::Args;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -212,7 +213,12 @@ fn serve(
     options: &MountOptions,
     live: impl FnOnce() -> Done,
 ) -> Done {
-    match butterfs_server::mount(source, mountpoint, options, served::runner())? {
+    let mounted = butterfs_server::mount(source, mountpoint, options, served::runner());
+    let mounted = mounted.map_err(|error| match &error {
+        ServerError::Open { error: cause, .. } => guided(Failure(error.to_string()), cause, source),
+        _ => error.into(),
+    });
+    match mounted? {
         Mounted::Joined => live()?,
         Mounted::Served(mut serving) => {
             serving.end_on_signals()?;

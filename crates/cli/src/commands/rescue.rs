@@ -1,4 +1,7 @@
-//! `butterfs rescue`: volumes that were not unmounted.
+//! `butterfs rescue`: volumes that do not open, or were not unmounted.
+
+mod guide;
+mod survey;
 
 use crate::commands::repair::{self, Change as Repair};
 use crate::fail::{Context, Done};
@@ -8,9 +11,12 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Repairs single things, and writes overlays to their devices.
+/// Finds out what is left of a damaged volume, repairs single things, and writes
+/// overlays to their devices.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  butterfs rescue guide disk.img
+  butterfs rescue survey disk.img
   butterfs rescue log-preview disk.img
   butterfs rescue zero-log disk.img
   butterfs rescue commit disk.img.overlay      write what a repair left in the overlay
@@ -26,6 +32,10 @@ pub struct Rescue {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// From "it does not mount" to your files, in at most five steps.
+    Guide(guide::Guide),
+    /// Say what is left of a volume, and what to type next; nothing is written.
+    Survey(survey::Survey),
     /// Show what a replay of the fsync log would change, path by path; nothing
     /// is written.
     LogPreview {
@@ -119,6 +129,8 @@ impl Rescue {
     /// Runs it.
     pub fn run(self) -> Done {
         match self.what {
+            What::Guide(guide) => guide.run(),
+            What::Survey(survey) => survey.run(),
             What::LogPreview { json, volume } => preview(&volume, json),
             What::Commit { overlay, devices } => repair::commit(&overlay, &devices),
             What::Undo { overlay, devices } => repair::undo(&overlay, &devices),

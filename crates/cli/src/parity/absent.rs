@@ -111,9 +111,4 @@ pub const ABSENT: &[Absent] = &[
         "the newest good copy of the superblock is used, and opening for writing makes all of them \
          equal",
     ),
-    (
-        "restore",
-        &[],
-        "`butterfs copy VOLUME:/path DIRECTORY` copies files out of a volume that is not mounted; `butterfs mount -o ro,rescue=all` reads what is left of a damaged one",
-    ),
 ];
