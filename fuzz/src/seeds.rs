@@ -163,14 +163,17 @@ impl Seeds {
         }
         for way in 0..6_u8 {
             self.put("image", &format!("{way}-whole"), &[way])?;
+            self.put("repair", &format!("{way}-anew"), &[way, 15])?;
             for kind in 0..24_u8 {
                 for node in (0..32_u8).step_by(3) {
                     let fill = node.wrapping_mul(37).wrapping_add(kind);
                     // All devices of these volumes are given.
                     let given: &[u8] = if way < 4 { &[] } else { &[0, 0, 0] };
                     let data = [kind, node, 0, fill, 0, fill / 3, 0, node, 0, fill, 5, 0, 1];
+                    let name = format!("{way}-{kind}-{node}");
+                    self.put("repair", &name, &[&[way, 0][..], &data].concat())?;
                     let data = [&[way][..], given, &data].concat();
-                    self.put("image", &format!("{way}-{kind}-{node}"), &data)?;
+                    self.put("image", &name, &data)?;
                 }
             }
         }

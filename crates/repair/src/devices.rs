@@ -62,6 +62,7 @@ fn chunks(writer: &mut Writer) -> Result<usize, RepairError> {
         if good != *chunk {
             map = map.without(logical);
             map.insert(logical, good.clone())?;
+            changed.retain(|(at, _)| *at != logical);
             changed.push((logical, good));
         }
     }

@@ -446,7 +446,10 @@ fn compare(
                     merged.allocated.add(at..at.saturating_add(length));
                 }
                 _ => {
-                    merged.removed = merged.removed.saturating_add(1);
+                    // What the repair itself gave up was right.
+                    if !writer.gone.contains_key(&at) {
+                        merged.removed = merged.removed.saturating_add(1);
+                    }
                     changes.push(Change {
                         remove: known.keys,
                         insert: Vec::new(),
@@ -465,7 +468,9 @@ fn compare(
         }
         merged.allocated.add(at..end);
         if !known.is(&extent, form) {
-            merged.corrected = merged.corrected.saturating_add(1);
+            if extent.generation != writer.generation.get() {
+                merged.corrected = merged.corrected.saturating_add(1);
+            }
             let insert = extent.items(form, known.owner);
             let stays = |key: &Key| !insert.iter().any(|(new, _)| new == key);
             changes.push(Change {

@@ -197,7 +197,8 @@ pub(crate) fn mend(plan: &Plan<'_>, key: Key, data: &[u8]) -> Result<Mended, Rep
             }
         }
         FileExtentBody::Regular(place) if place.disk.get() == 0 => {
-            place.length = place.length - place.length.checked_rem(sector).unwrap_or(0);
+            let rest = place.length.checked_rem(sector).unwrap_or(0);
+            place.length = place.length.saturating_sub(rest);
             place.disk_length = 0;
             place.offset = 0;
             extent.ram_bytes = place.length;

@@ -72,6 +72,8 @@ pub(crate) struct Patient {
     pub(crate) space: LogicalSpace,
     pub(crate) identity: VolumeIdentity,
     pub(crate) stamp: NodeStamp,
+    /// The chunk tree is to be made anew: its chunks were given.
+    pub(crate) lacks_chunk_tree: bool,
     /// Chunks that were read otherwise than they are written.
     pub(crate) corrected: Vec<(Logical, Chunk)>,
     pub(crate) chunk_root: NodeRef,
@@ -208,6 +210,7 @@ impl Patient {
                 chunk_tree_uuid: [0; 16],
             },
             superblock: first,
+            lacks_chunk_tree: false,
             corrected: Vec::new(),
             members,
             space,
@@ -243,20 +246,23 @@ impl Patient {
         if let Some(logical) = begin.chunk_root {
             self.chunk_root = self.root_at(logical, TreeId::CHUNK)?;
         }
-        let Ok(root) = self.load(self.chunk_root.into()) else {
-            return match begin.chunks {
-                Some(_) => Ok(()),
-                None => Err(RepairError::Unreadable("its chunk tree is damaged")),
-            };
-        };
-        if let Ok(header) = NodeHeader::parse(root.bytes()) {
-            self.stamp.chunk_tree_uuid = header.chunk_tree_uuid;
+        let root = self.load(self.chunk_root.into());
+        if root.is_err() && begin.chunks.is_none() {
+            return Err(RepairError::Unreadable("its chunk tree is damaged"));
         }
+        self.lacks_chunk_tree = root.is_err() || begin.chunks.is_some();
         if let Some(logical) = begin.tree_root {
             if begin.chunks.is_none() {
                 self.read_chunks()?;
             }
             self.tree_root = self.root_at(logical, TreeId::ROOT)?;
+        }
+        // Every node has the UUID of the chunk tree.
+        let stamped = root.or_else(|_| self.load(self.tree_root.into()));
+        if let Ok(node) = stamped
+            && let Ok(header) = NodeHeader::parse(node.bytes())
+        {
+            self.stamp.chunk_tree_uuid = header.chunk_tree_uuid;
         }
         Ok(())
     }

@@ -246,6 +246,7 @@ impl<'o> Round<'o> {
         let trees = walk::trees(&writer)?;
         let found = walk::walk(&writer, &trees, &recorded, Heal::Yes, options.memory_max)?;
         let node = writer.patient.node_bytes();
+        writer.is_careful = found.lacks_files() && !recorded.is_whole;
         writer.avoid(&space);
         writer.avoid(&space_of(&found, node));
         Ok(Self {
@@ -278,6 +279,14 @@ impl<'o> Round<'o> {
             self.steps.push(Step::new(StepKind::Nodes, text));
         }
         prune::prune(&mut self.writer, &self.found, &mut self.steps)?;
+        if self.writer.patient.lacks_chunk_tree {
+            self.writer.empty(TreeId::CHUNK)?;
+            let map = self.writer.patient.space.map();
+            self.writer.patient.corrected =
+                map.iter().map(|(at, chunk)| (at, chunk.clone())).collect();
+            let text = "The chunk tree, from the chunks that were found.";
+            self.steps.push(Step::new(StepKind::TreeAnew, text));
+        }
         self.derived(anew)?;
         let superblocks = devices::mend(&mut self.writer, &mut self.steps)?;
         roots::mend(&mut self.writer, &mut self.steps)?;

@@ -13,7 +13,7 @@ use crate::patient::{BadNode, Patient};
 use crate::ranges::Ranges;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{Generation, Key, Logical, NodeRef, TreeId};
-use butterfs_tree::{Node, NodeSink, NodeSource, Packing, TreeError};
+use butterfs_tree::{Expected, Node, NodeSink, NodeSource, Packing, TreeError};
 use butterfs_volume::{ChunkMap, Profile, superblock_ranges};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -63,6 +63,9 @@ pub(crate) struct Writer {
     pub(crate) used: Ranges,
     groups: Vec<Group>,
     cursors: FxHashMap<bool, (usize, u64)>,
+    /// Parts of trees are lost, and nothing says where: no node is overwritten,
+    /// not even an old one.
+    pub(crate) is_careful: bool,
 }
 
 fn groups_of(map: &ChunkMap) -> Vec<Group> {
@@ -100,6 +103,7 @@ impl Writer {
             used,
             groups,
             cursors: FxHashMap::default(),
+            is_careful: false,
         }
     }
 
@@ -151,15 +155,33 @@ impl Writer {
             }
             let end = group.start.saturating_add(group.length);
             let from = at.clamp(group.start, end);
-            let gap = self.used.first_gap(from..end, length);
-            let gap = gap.or_else(|| self.used.first_gap(group.start..end, length));
-            if let Some(start) = gap {
+            let mut at = from;
+            loop {
+                let gap = self.used.first_gap(at..end, length);
+                let gap = gap.or_else(|| self.used.first_gap(group.start..end, length));
+                let Some(start) = gap else {
+                    break;
+                };
                 self.used.add(start..start.saturating_add(length));
+                if self.is_careful && self.holds_node(Logical(start)) {
+                    at = start;
+                    continue;
+                }
                 self.cursors.insert(is_system, (number, start));
                 return Ok(Logical(start));
             }
         }
         Err(TreeError::store(RepairError::NoSpace))
+    }
+
+    /// Whether a node of the volume lies at an address, of whatever age.
+    fn holds_node(&self, logical: Logical) -> bool {
+        let expected = Expected {
+            logical,
+            generation: None,
+            level: None,
+        };
+        self.patient.load(expected).is_ok()
     }
 
     fn node_at(&self, logical: Logical, level: u8) -> NodeRef {
@@ -215,11 +237,13 @@ impl Writer {
         let root = self.create(tree, 0)?;
         let key = self.roots.get(&tree).and_then(|root| root.key);
         let own = Key::new(tree.get(), butterfs_format::ItemType::ROOT_ITEM, 0);
+        // The superblock names the chunk tree.
+        let own = (tree != TreeId::CHUNK).then_some(own);
         self.roots.insert(
             tree,
             TreeRoot {
                 node: root,
-                key: key.or(Some(own)),
+                key: key.or(own),
             },
         );
         self.changed.insert(tree);

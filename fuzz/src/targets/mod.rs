@@ -12,5 +12,6 @@ pub mod items;
 pub mod mount_options;
 pub mod node;
 pub mod operations;
+pub mod repair;
 pub mod send_stream;
 pub mod superblock;

@@ -12,9 +12,7 @@ use crate::part::PartArguments;
 use crate::place::json;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, FileDevice, held_instead, open_part, part_of};
-use butterfs_check::{
-    CheckError, DataChecksums, Options, Phase, Progress, Report, Severity, Status,
-};
+use butterfs_check::{CheckError, DataChecksums, Options, Phase, Progress, Report, Status};
 use butterfs_device::Holder;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

@@ -100,6 +100,13 @@ impl Manifest {
         manifest
     }
 
+    /// The same without names of which nothing else can be read.
+    #[allow(dead_code, reason = "the tests of repair use it")]
+    pub fn readable(mut self) -> Self {
+        self.entries.retain(|_, entry| entry.attributes.is_some());
+        self
+    }
+
     pub fn files(&self) -> usize {
         self.entries.len()
     }

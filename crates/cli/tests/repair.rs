@@ -1,0 +1,170 @@
+//! `butterfs check --repair` and `butterfs rescue` as programs: nothing is
+//! written to the volume before its owner says so, and every byte comes back.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn butterfs(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_butterfs"))
+        .args(words)
+        .output()
+        .expect("the program runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// Runs a command that must end with this exit code.
+fn run(words: &[&str], code: i32) -> String {
+    let output = butterfs(words);
+    assert_eq!(
+        output.status.code(),
+        Some(code),
+        "{words:?}: {}",
+        text(&output)
+    );
+    text(&output)
+}
+
+/// A volume with a file. A copy of the superblock and the free-space tree, in
+/// both copies, are damaged.
+fn damaged(path: &Path) -> Vec<u8> {
+    let image = path.to_str().expect("a path of characters");
+    run(&["mkfs", "-q", "-b", "200m", image], 0);
+    let file = path.with_extension("txt");
+    fs::write(&file, "what it says\n".repeat(1000)).expect("it can be written");
+    let to = format!("{image}:/file");
+    run(
+        &["copy", file.to_str().expect("a path of characters"), &to],
+        0,
+    );
+    let bytes = fs::read(path).expect("it can be read");
+    let open = fs::File::options().write(true).open(path);
+    let disk = open.expect("the image opens");
+    let fsid = &bytes[(64 << 10) + 32..(64 << 10) + 48];
+    for (number, node) in bytes.chunks(4096).enumerate() {
+        let owner = node[88..96].try_into().map(u64::from_le_bytes);
+        if node[32..48] == *fsid && owner == Ok(10) {
+            let at = number as u64 * 4096;
+            disk.write_all_at(&[0; 4096], at)
+                .expect("it can be written");
+        }
+    }
+    disk.write_all_at(b"damage", (64 << 20) + 100)
+        .expect("it can be written");
+    fs::read(path).expect("it can be read")
+}
+
+#[test]
+fn nothing_is_written_before_a_commit_and_every_byte_comes_back() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("v.img");
+    let before = damaged(&path);
+    let image = path.to_str().expect("a path of characters");
+    let overlay = format!("{image}.overlay");
+    run(&["check", image], 1);
+
+    let said = run(&["check", "--repair", image], 0);
+    for words in [
+        "superblock-copy-invalid",
+        "step 1: ",
+        "not any more: none",
+        "no faults found",
+        "butterfs rescue commit",
+    ] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    assert!(
+        fs::read(&path).expect("it can be read") == before,
+        "the volume was written"
+    );
+    run(&["check", image], 1);
+    run(&["check", "--overlay", &overlay, image], 0);
+
+    run(&["rescue", "commit", &overlay], 0);
+    run(&["check", "--check-data-csum", image], 0);
+    let read = run(&["cat", &format!("{image}:/file")], 0);
+    assert_eq!(read, "what it says\n".repeat(1000));
+    let again = run(
+        &[
+            "check",
+            "--repair",
+            "--overlay",
+            &format!("{image}.2"),
+            image,
+        ],
+        0,
+    );
+    assert!(again.contains("nothing was changed"), "{again}");
+    assert!(!Path::new(&format!("{image}.2")).exists());
+
+    run(&["rescue", "undo", &overlay], 0);
+    assert!(
+        fs::read(&path).expect("it can be read") == before,
+        "not every byte came back"
+    );
+    run(&["rescue", "commit", &overlay], 0);
+    run(&["check", image], 0);
+    // Somebody uses the volume.
+    run(&["mkdir", &format!("{image}:/new")], 0);
+    let refused = run(&["rescue", "undo", &overlay], 1);
+    assert!(
+        refused.contains("was changed by somebody else"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn a_commit_can_be_part_of_the_repair() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("v.img");
+    let before = damaged(&path);
+    let image = path.to_str().expect("a path of characters");
+    run(&["check", "--repair", "--in-place", image], 0);
+    run(&["check", image], 0);
+    run(&["rescue", "undo", &format!("{image}.overlay")], 0);
+    assert!(fs::read(&path).expect("it can be read") == before);
+}
+
+#[test]
+fn single_repairs_and_roots_to_begin_with() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("v.img");
+    let image = path.to_str().expect("a path of characters");
+    run(&["mkfs", "-q", "-b", "200m", image], 0);
+    let disk = fs::File::options()
+        .write(true)
+        .open(&path)
+        .expect("the image opens");
+    disk.write_all_at(&[0; 4096], 64 << 10)
+        .expect("it can be written");
+    run(&["rescue", "super-recover", "--commit", image], 0);
+    run(&["check", image], 0);
+    fs::remove_file(format!("{image}.overlay")).expect("it is there");
+    fs::remove_file(format!("{image}.overlay.undo")).expect("it is there");
+    for what in [
+        "clear-uuid-tree",
+        "clear-space-cache",
+        "clear-ino-cache",
+        "fix-data-checksum",
+    ] {
+        run(&["rescue", what, image], 0);
+    }
+    for words in [
+        &["--init-extent-tree"][..],
+        &["--init-csum-tree"],
+        &["--clear-space-cache", "v2"],
+        &["--repair", "-b"],
+    ] {
+        let overlay = dir.path().join("one.overlay");
+        let overlay = overlay.to_str().expect("a path of characters");
+        let all = [&["check"], words, &["--overlay", overlay, image]].concat();
+        run(&all, 0);
+        run(&["check", "--overlay", overlay, image], 0);
+        fs::remove_file(overlay).expect("it was made");
+    }
+    run(&["rescue", "create-control-device"], 0);
+}
