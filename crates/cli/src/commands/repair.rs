@@ -72,6 +72,9 @@ pub struct Change {
     /// Write the outcome to the devices.
     #[arg(long)]
     commit: bool,
+    /// Accepted: nothing is asked.
+    #[arg(short = 'y')]
+    _yes: bool,
     /// File or block device.
     volume: PathBuf,
 }

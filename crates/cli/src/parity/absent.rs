@@ -4,8 +4,6 @@
 /// A verb (or its options, if some are named), and what to use instead.
 pub type Absent = (&'static str, &'static [&'static str], &'static str);
 
-const CHECK_READS: &str = "`butterfs check` only reads, and writes nothing to a damaged volume; copy what is left with `butterfs copy -o ro,rescue=all VOLUME:/ DIRECTORY` and make the volume anew";
-const CHECK_TREES: &str = "`butterfs check` finds the roots itself, also by the backups in the superblock; `butterfs mount -o ro,rescue=usebackuproot` reads a volume by them";
 const TOGETHER: &str = "start it again when the other operation has ended; `butterfs balance status` and `butterfs scrub status` say whether one runs";
 
 /// All of them. A verb's own line has no options.
@@ -18,18 +16,8 @@ pub const ABSENT: &[Absent] = &[
     ("balance start", &["--enqueue"], TOGETHER),
     (
         "check",
-        &["-b", "--backup", "-r", "--tree-root", "--chunk-root"],
-        CHECK_TREES,
-    ),
-    (
-        "check",
-        &["--repair", "--init-csum-tree", "--init-extent-tree"],
-        CHECK_READS,
-    ),
-    (
-        "check",
-        &["--clear-space-cache", "--clear-ino-cache"],
-        "the cache is made anew by `butterfs mount -o clear_cache`",
+        &["--clear-ino-cache"],
+        "`butterfs rescue clear-ino-cache VOLUME` removes it",
     ),
     (
         "check",
@@ -76,39 +64,8 @@ pub const ABSENT: &[Absent] = &[
         "`butterfs check VOLUME` says what is damaged; a lost chunk tree is not made anew here yet",
     ),
     (
-        "rescue clear-ino-cache",
-        &[],
-        "the inode cache of old kernels is never read; it does no harm",
-    ),
-    (
-        "rescue clear-space-cache",
-        &[],
-        "use `butterfs mount -o clear_cache`",
-    ),
-    (
-        "rescue clear-uuid-tree",
-        &[],
-        "the kernel makes the tree anew when it mounts with `-o rescan_uuid_tree`",
-    ),
-    (
-        "rescue create-control-device",
-        &[],
-        "ButterFS uses no control device",
-    ),
-    (
         "rescue fix-data-checksum",
-        &[],
-        "copy the file with `butterfs mount -o ro,rescue=ignoredatacsums`, look at it, and write it anew",
-    ),
-    (
-        "rescue fix-device-size",
-        &[],
-        "`butterfs filesystem resize DEVID:max VOLUME` sets the size, also where the device is shorter than its volume and nothing lies beyond its end",
-    ),
-    (
-        "rescue super-recover",
-        &[],
-        "the newest good copy of the superblock is used, and opening for writing makes all of them \
-         equal",
+        &["-r", "--readonly", "-i", "--interactive", "-m", "--mirror"],
+        "`butterfs check --check-data-csum VOLUME` names the data; nothing is written to the devices without --commit",
     ),
 ];

@@ -406,8 +406,8 @@ mod tests {
             said.starts_with("there is no `rescue chunk-recover`: "),
             "{said}"
         );
-        let said = answer_to("butterfs check --repair a").unwrap();
-        assert!(said.starts_with("`check` has no --repair: "), "{said}");
+        let said = answer_to("butterfs check --subvol-extents a").unwrap();
+        assert!(said.starts_with("`check` has no --subvol-extents: "), "{said}");
         assert_eq!(answer_to("butterfs nonsense"), None);
         assert_eq!(answer_to("butterfs check --nonsense a"), None);
     }
