@@ -26,7 +26,7 @@ pub struct PatientArguments {
     /// The volume with this UUID, where the devices have traces of several.
     #[arg(long, value_name = "UUID")]
     fsid: Option<Uuid>,
-    /// Memory for the nodes that a scan finds, 92 bytes each (default 4g).
+    /// Memory for the nodes that a scan finds, 96 bytes each (default 4g).
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse)]
     memory: Option<u64>,
     /// Use this copy of the superblock: 0, 1 or 2.

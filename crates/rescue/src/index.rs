@@ -13,6 +13,9 @@ use butterfs_format::{
 use std::cmp::Reverse;
 use std::mem::size_of;
 
+/// Nodes whose greatest key is kept.
+const BLOCK: usize = 64;
+
 /// What the nodes of one volume share. Several volumes can have left nodes on
 /// the same devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,10 @@ pub struct Index {
     pub(crate) nodes: Vec<NodeRecord>,
     /// Numbers of nodes by address and generation.
     by_address: Vec<u32>,
+    /// Numbers of nodes by tree and first key.
+    by_key: Vec<u32>,
+    /// The greatest key of each [`BLOCK`] of `by_key`.
+    block_last: Vec<Key>,
     /// What is scanned, and how many segments of it are done.
     pub(crate) spans: Vec<Span>,
     pub(crate) segments_done: u64,
@@ -109,7 +116,7 @@ pub struct Index {
 
 impl Index {
     /// Bytes of memory that each node takes.
-    pub const NODE_BYTES: usize = size_of::<NodeRecord>() + size_of::<u32>();
+    pub const NODE_BYTES: usize = size_of::<NodeRecord>() + 2 * size_of::<u32>();
 
     /// Puts the nodes in order, after some were added. Copies of one node stay
     /// beside each other.
@@ -123,6 +130,52 @@ impl Index {
             node.map(|node| (node.logical, node.generation))
         };
         self.by_address.sort_unstable_by_key(place);
+        self.by_key = (0..count).collect();
+        let nodes = &self.nodes;
+        self.by_key.sort_unstable_by_key(|number| {
+            let node = usize::try_from(*number).ok().and_then(|at| nodes.get(at));
+            node.map(|node| (node.owner, node.first))
+        });
+        let lasts = self.by_key.chunks(BLOCK).map(|block| {
+            let numbers = block.iter().filter_map(|one| usize::try_from(*one).ok());
+            let nodes = numbers.filter_map(|at| nodes.get(at));
+            nodes.map(|node| node.last).max().unwrap_or(Key::MIN)
+        });
+        self.block_last = lasts.collect();
+    }
+
+    /// Nodes of a tree with keys of `from..to`, newest first.
+    pub(crate) fn overlapping(&self, tree: TreeId, from: Key, to: Key) -> Vec<&NodeRecord> {
+        if from == Key::MIN && to == Key::MAX {
+            return self.of_tree(tree).iter().collect();
+        }
+        let node = |number: &u32| {
+            usize::try_from(*number)
+                .ok()
+                .and_then(|n| self.nodes.get(n))
+        };
+        let place = |number: &u32| node(number).map(|node| (node.owner, node.first));
+        let start = self
+            .by_key
+            .partition_point(|number| node(number).is_some_and(|node| node.owner < tree));
+        let end = self
+            .by_key
+            .partition_point(|number| place(number) < Some((tree, to)));
+        let mut found: Vec<u32> = Vec::new();
+        let mut at = start;
+        while at < end {
+            let block = at.checked_div(BLOCK).unwrap_or(0);
+            let next = block.saturating_add(1).saturating_mul(BLOCK).min(end);
+            if self.block_last.get(block).is_some_and(|last| *last >= from) {
+                let numbers = self.by_key.get(at..next).unwrap_or_default().iter();
+                let fitting = numbers.filter(|number| node(number).is_some_and(|n| n.last >= from));
+                found.extend(fitting);
+            }
+            at = next;
+        }
+        // Their numbers are in the order of the nodes.
+        found.sort_unstable();
+        found.iter().filter_map(node).collect()
     }
 
     /// Nodes of a tree, newest first.

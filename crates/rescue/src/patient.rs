@@ -203,6 +203,9 @@ impl Patient {
         let nodes = self.with(identity, space, &index);
         let (map, facts) = chunks::build(&nodes, self.main.as_ref());
         self.find_members(&map, &index, &facts);
+        if !index.is_empty() {
+            self.find_by_data(&nodes, &map, &facts);
+        }
         let ordering = Ordering {
             nodes: &nodes,
             members: &self.members,
@@ -311,6 +314,30 @@ impl Patient {
                 device: 0,
                 base: 0,
                 id: known.or(ids.first().copied()).unwrap_or(DeviceId(1)),
+                uuid: [0; 16],
+                trust: Trust::Full,
+            });
+        }
+    }
+
+    /// Finds out which devices those are that have neither a superblock nor
+    /// nodes.
+    fn find_by_data(&mut self, nodes: &Nodes, map: &ChunkMap, facts: &MapFacts) {
+        let all = 0..self.devices.len();
+        let is_known = |device: &usize| self.members.iter().any(|one| one.device == *device);
+        let devices: Vec<usize> = all.filter(|device| !is_known(device)).collect();
+        let ids: BTreeSet<DeviceId> = map.stripes().map(|stripe| stripe.device).collect();
+        let is_there = |id: &DeviceId| self.members.iter().any(|one| one.id == *id);
+        let ids: Vec<DeviceId> = ids.into_iter().filter(|id| !is_there(id)).collect();
+        let ordering = Ordering {
+            nodes,
+            members: &self.members,
+        };
+        for (device, id) in ordering.find_members(map, facts, &devices, &ids) {
+            self.members.push(MemberPlace {
+                device,
+                base: 0,
+                id,
                 uuid: [0; 16],
                 trust: Trust::Full,
             });

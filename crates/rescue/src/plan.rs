@@ -253,7 +253,9 @@ fn fill(
 ) {
     let index = Arc::clone(&walk.nodes.index);
     for (owner, newest) in owners {
-        for record in index.of_tree(*owner) {
+        let first = open.keys().next().copied().unwrap_or(Key::MIN);
+        let last = open.values().map(|range| range.to).max();
+        for record in index.overlapping(*owner, first, last.unwrap_or(Key::MAX)) {
             if open.is_empty() {
                 return;
             }

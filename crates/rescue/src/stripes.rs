@@ -13,8 +13,9 @@ use crate::plan::{Plan, PlanRequest, Seen, plan};
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
 use butterfs_format::item::csum;
 use butterfs_format::node::{HEADER_SIZE, NodeHeader};
-use butterfs_format::{DeviceOffset, Generation, Logical, Physical, TreeId};
+use butterfs_format::{DeviceId, DeviceOffset, Generation, Logical, Physical, TreeId};
 use butterfs_volume::{ChunkMap, Profile, stripe_length};
+use std::collections::BTreeMap;
 
 /// Addresses that are tried in each chunk.
 const SAMPLES_MAX: usize = 512;
@@ -109,6 +110,58 @@ impl Ordering<'_> {
         known.collect()
     }
 
+    /// Which devices of the volume some devices are that hold no nodes: those
+    /// whose data match their checksums. A last one alone is the one that lacks.
+    pub(crate) fn find_members(
+        &self,
+        map: &ChunkMap,
+        facts: &MapFacts,
+        devices: &[usize],
+        ids: &[DeviceId],
+    ) -> Vec<(usize, DeviceId)> {
+        if let ([device], [id]) = (devices, ids) {
+            return vec![(*device, *id)];
+        }
+        if devices.is_empty() || ids.is_empty() {
+            return Vec::new();
+        }
+        let sums = self.checksums();
+        let mut scores: BTreeMap<(usize, DeviceId), usize> = BTreeMap::new();
+        for (logical, chunk) in map.iter() {
+            let is_ordered = !facts.from_device_extents.contains(&logical);
+            let is_of_one = chunk.stripes.iter().any(|one| ids.contains(&one.device));
+            let is_data = chunk.flags.contains(BlockGroupFlags::DATA);
+            if !is_ordered || !is_of_one || !is_data || scores.values().sum::<usize>() > SAMPLES_MAX
+            {
+                continue;
+            }
+            for (at, content) in self.sectors_in(logical, chunk, &sums) {
+                let copies = map.map(at, 1).map(|mapping| mapping.copies);
+                for copy in copies.unwrap_or_default() {
+                    for device in devices.iter().filter(|_| ids.contains(&copy.device)) {
+                        let offset = copy.offset.get();
+                        if self.is_at((*device, offset), at, &content) {
+                            let score = scores.entry((*device, copy.device)).or_default();
+                            *score = score.saturating_add(1);
+                        }
+                    }
+                }
+            }
+        }
+        let mut pairs: Vec<((usize, DeviceId), usize)> = scores.into_iter().collect();
+        pairs.sort_by_key(|(_, score)| std::cmp::Reverse(*score));
+        let mut found: Vec<(usize, DeviceId)> = Vec::new();
+        for ((device, id), _) in pairs {
+            let is_free = found
+                .iter()
+                .all(|(other, taken)| *other != device && *taken != id);
+            if is_free {
+                found.push((device, id));
+            }
+        }
+        found
+    }
+
     /// The stripes in the order in which most samples are right.
     fn best(&self, map: &ChunkMap, chunk: &Chunk, samples: &[(Logical, Content)]) -> Vec<Stripe> {
         let count = chunk.stripes.len();
@@ -139,18 +192,23 @@ impl Ordering<'_> {
 
     /// Whether a place has what an address should have.
     fn is_there(&self, at: Physical, logical: Logical, content: &Content) -> bool {
+        let mut members = self.members.iter();
+        let member = members.find(|member| member.id == at.device);
+        let place = member.and_then(|member| {
+            let offset = member.base.checked_add(at.offset.get())?;
+            Some((member.device, offset))
+        });
+        place.is_some_and(|place| self.is_at(place, logical, content))
+    }
+
+    /// Whether an offset of a device has what an address should have.
+    fn is_at(&self, (device, offset): (usize, u64), logical: Logical, content: &Content) -> bool {
         let length = match content {
             Content::Node(_) => HEADER_SIZE,
             Content::Sector(_) => self.nodes.sector(),
         };
         let mut bytes = vec![0; length];
-        let mut members = self.members.iter();
-        let Some(member) = members.find(|member| member.id == at.device) else {
-            return false;
-        };
-        let device = self.nodes.devices.get(member.device);
-        let offset = member.base.checked_add(at.offset.get());
-        let (Some(device), Some(offset)) = (device, offset) else {
+        let Some(device) = self.nodes.devices.get(device) else {
             return false;
         };
         if device.read_at(DeviceOffset(offset), &mut bytes).is_err() {

@@ -15,3 +15,4 @@ pub mod operations;
 pub mod repair;
 pub mod send_stream;
 pub mod superblock;
+pub mod survey;
