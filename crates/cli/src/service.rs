@@ -138,7 +138,7 @@ fn verify_writable(place: &Place) -> Done {
     match mount {
         // An image file on such a mount is a volume of its own.
         Some(mount) if here.is_dir() => fail(format!(
-            "{}: is mounted read-only, so the volume cannot be changed here;              `butterfs mount -o remount,rw {}` changes that",
+            "{}: is mounted read-only, so the volume cannot be changed here; `butterfs mount -o remount,rw {}` changes that",
             place.volume.display(),
             mount.point.display()
         )),
