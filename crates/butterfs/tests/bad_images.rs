@@ -21,13 +21,13 @@ use butterfs::{
 use butterfs_admin::mkfs::ProfileChoice::{Dup, Single};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
-use butterfs_format::node::HEADER_SIZE;
+use butterfs_format::node::{HEADER_SIZE, field};
 use butterfs_format::superblock::COPIES;
 use butterfs_format::{DeviceOffset, Generation, ItemType, Key, Logical};
 use butterfs_store::read_superblock;
 use butterfs_testkit::Capability;
 use butterfs_testkit::judge::{self, KernelMount, scratch_dir};
-use butterfs_tree::{Cursor, NodeFault, TreeError};
+use butterfs_tree::{Cursor, NodeFault, NodeSource, TreeError};
 use common::*;
 use std::sync::Arc;
 
@@ -99,6 +99,39 @@ fn what_is_no_volume_is_refused() {
     }
     let text = assert_refused(&device);
     assert!(text.contains("magic"), "{text}");
+}
+
+/// Of a node that changed in memory the device has only what was there before.
+#[test]
+fn a_changed_node_of_another_level_is_not_looked_for_on_the_device() {
+    let device = image(Single).copy();
+    let volume = open(&device, Access::ReadWrite).unwrap();
+    volume.write_file(b"new", b"content").unwrap();
+    let engine = volume.files().store().read();
+    let root = engine.root(TreeId::FS).unwrap();
+    let found = engine.node_at(root.logical, Some(root.level)).unwrap();
+    assert_eq!(found.generation(), engine.generation());
+    // What an earlier commit has left in its place is as good as any node.
+    let other = engine.root(TreeId::CHUNK).unwrap();
+    let map = engine.space().map();
+    let place = |at| map.map(at, NODE as u64).unwrap().copies[0].offset;
+    let mut bytes = read(&device, place(other.logical), NODE);
+    put_u64(&mut bytes, field::LOGICAL, root.logical.get());
+    butterfs_format::ChecksumType::Crc32c.seal_block(&mut bytes);
+    device.write_at(place(root.logical), &bytes).unwrap();
+    let level = Some(other.level);
+    assert_ne!(level, Some(root.level));
+    let error = engine.node_at(root.logical, level).unwrap_err();
+    assert!(
+        matches!(
+            &error,
+            StoreError::Tree(TreeError::Corrupt {
+                fault: NodeFault::Level,
+                ..
+            })
+        ),
+        "{error:?}"
+    );
 }
 
 #[test]

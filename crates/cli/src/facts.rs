@@ -43,6 +43,15 @@ pub fn note_mixed_profiles(facts: &Facts) {
     }
 }
 
+/// The same about what is mounted at a directory, if it can be looked at.
+pub fn note_mixed_profiles_of_mount(mountpoint: &Path) {
+    if mountpoint.is_dir()
+        && let Ok(facts) = at(mountpoint)
+    {
+        note_mixed_profiles(&facts);
+    }
+}
+
 /// Facts about a volume that is open.
 pub fn of(volume: &Volume) -> Facts {
     Facts::of(volume)

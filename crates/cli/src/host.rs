@@ -106,6 +106,11 @@ impl Write for Printed {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        HOST.with_borrow_mut(
+            |host| match host.as_mut().and_then(|host| host.answer.as_mut()) {
+                Some(answer) => answer.flush(),
+                None => Err(io::ErrorKind::BrokenPipe.into()),
+            },
+        )
     }
 }

@@ -216,6 +216,35 @@ fn balances_are_begun_paused_and_ended() {
     world.run(&["filesystem", "resize", "1:900m"]);
 }
 
+/// Where a kind of space has two profiles, the commands that end a balance warn,
+/// as those of the Btrfs tools do.
+#[test]
+fn a_balance_in_the_background_goes_on_and_profiles_that_differ_are_named() {
+    let Some(world) = World::new(1) else {
+        return;
+    };
+    world.run(&["balance", "start", "--background", "-dconvert=dup,soft"]);
+    until("done", || {
+        let status = world.bench.try_run(&["balance", "status", world.point()]);
+        said(&status).contains("No balance found")
+    });
+    let dup = world.run(&["filesystem", "df"]);
+    assert!(dup.contains("Data, DUP"), "{dup}");
+    assert!(!dup.contains("Data, single"), "{dup}");
+    world.ends(
+        &["balance", "start", "--bg", "-dconvert=raid1"],
+        1,
+        "filters",
+    );
+    // One of several data chunks gets another profile.
+    fs::write(world.at("more"), vec![7; 150_000_000]).expect("a file");
+    ran("sync", &["-f", world.point()]);
+    world.run(&["balance", "start", "-dconvert=single,limit=1"]);
+    let mixed = "WARNING: Multiple block group profiles detected";
+    world.ends(&["balance", "pause"], 2, mixed);
+    world.ends(&["balance", "cancel"], 2, mixed);
+}
+
 /// Destroys what the first device has of a file's data.
 fn damage(device: &Path, content: u8) {
     let bytes = fs::read(device).expect("the device");

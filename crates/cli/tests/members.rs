@@ -1,6 +1,8 @@
 //! Devices that are added, removed and replaced with the tool: on mounted and
 //! unmounted volumes, and by users who are not root.
 
+#[path = "members/running.rs"]
+mod running;
 mod support;
 
 use std::fs;

@@ -16,6 +16,7 @@ mod refused;
 mod requests;
 mod support;
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
@@ -762,6 +763,58 @@ fn commands_change_nothing_through_a_read_only_mount() {
     bench.run(&["filesystem", "resize", "500m", "mnt"]);
     bench.run(&["umount", "second"]);
     drop(second);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+}
+
+/// A program that is no tool of ours asks the server itself.
+const FOREIGN: &str = r#"
+import json, os, socket, struct, sys
+point, command = sys.argv[1:]
+server = socket.socket(socket.AF_UNIX)
+server.connect(b"\0" + os.getxattr(point, "butterfs.service"))
+request = command.encode()
+server.sendall(struct.pack("<I", len(request)) + request)
+answer = b""
+while part := server.recv(65536):
+    answer += part
+sys.stdout.write(answer.decode(errors="replace"))
+"#;
+
+#[test]
+fn the_server_refuses_changes_of_processes_that_see_only_read_only_mounts() {
+    if !can_mount() || !is_root() {
+        println!("skipped: only root mounts a volume again");
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let program = bench.path("foreign.py");
+    std::fs::write(&program, FOREIGN).expect("a program");
+    let point = bench.path("mnt");
+    let command = |name: &str, more: &str| {
+        let bytes: Vec<u8> = point.as_os_str().as_bytes().to_vec();
+        format!(
+            r#"{{"{name}": {{{more} {{"volume": {{"Unix": {bytes:?}}}, "path": {{"Unix": [47]}}}}}}}}"#
+        )
+    };
+    let resize = command("Resize", r#""size": "500m", "offline": false, "volume":"#);
+    let info = command("Balance", r#""action": "Status", "place":"#);
+    let ask = |remount: &str, command: &str| {
+        // A mount namespace of its own, as a container has.
+        let script = "mount -o remount,bind,$1 \"$2\" && exec python3 \"$3\" \"$2\" \"$4\"";
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-m", "sh", "-c", script, "sh", remount]);
+        let output = unshare.args([&point, &program]).arg(command).output();
+        said(&output.expect("unshare runs"))
+    };
+    let refused = ask("ro", &resize);
+    assert!(refused.contains("is mounted read-only"), "{refused}");
+    let looked = ask("ro", &info);
+    assert!(looked.contains("No balance found"), "{looked}");
+    let done = ask("rw", &resize);
+    assert!(done.contains("and has 500"), "{done}");
     bench.run(&["umount", "mnt"]);
     drop(mounted);
     bench.check();

@@ -208,6 +208,59 @@ fn space_of_files_is_what_the_kernel_counts() {
     drop(mounted);
 }
 
+/// What another file system hides counts nowhere, and neither does what it has.
+/// What a mount of the same volume shows counts where it is seen first.
+#[test]
+fn du_sees_what_programs_see_below_other_mounts() {
+    if !can_mount() || !support::is_root() {
+        println!("skipped: only root mounts other file systems");
+        return;
+    }
+    const FILL: &str = "mkdir -p top/hidden top/twice; head -c 100000 /dev/urandom > top/hidden/a; \
+        head -c 200000 /dev/urandom > top/b; head -c 50000 /dev/urandom > top/twice/c; \
+        mkdir other; head -c 70000 /dev/urandom > other/d; sync";
+    const MOUNT: &str = "mount -t tmpfs none top/hidden; head -c 4000000 /dev/zero > top/hidden/e; \
+        mount --bind other top/twice";
+    const UNMOUNT: &str = "umount top/hidden; umount top/twice";
+    let bench = Bench::new();
+    let point = bench.path("kernel").display().to_string();
+    let mut theirs = Vec::new();
+    bench.with_kernel(|mount| {
+        run_in(mount, FILL);
+        run_in(mount, MOUNT);
+        for name in ["top", "."] {
+            let at = format!("{point}/{name}");
+            let script = format!("btrfs filesystem du --raw {at} 2>/dev/null");
+            theirs.push(table(&run_in(mount, &script), &at));
+            let ours = bench.run(&["filesystem", "du", "--raw", &at]);
+            assert_eq!(
+                table(&ours, &at),
+                theirs[theirs.len() - 1],
+                "on the kernel's mount"
+            );
+        }
+        run_in(mount, UNMOUNT);
+    });
+    let mounted = bench.mount("rw");
+    let mount = bench.path("mnt");
+    run_in(&mount, MOUNT);
+    for (name, theirs) in ["top", "."].iter().zip(&theirs) {
+        let at = format!("mnt/{name}");
+        let output = bench.try_run(&["filesystem", "du", "--raw", &at]);
+        assert!(output.status.success(), "{}", said(&output));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(table(&text, &at), *theirs, "on our mount");
+        let told = said(&output);
+        assert!(
+            told.contains("another file system is mounted here"),
+            "{told}"
+        );
+    }
+    run_in(&mount, UNMOUNT);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
 #[test]
 fn paths_are_those_below_the_mountpoint() {
     if !can_mount() {

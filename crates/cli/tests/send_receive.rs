@@ -329,3 +329,77 @@ fn what_a_directory_cannot_hold_is_named_and_the_rest_received() {
     let refused = receive("two");
     assert!(!refused.status.success(), "{}", said(&refused));
 }
+
+/// An archive of four files, of which the first and third have an attribute of
+/// 5,000 bytes.
+const ARCHIVE: &str = r#"
+import io, sys, tarfile
+with tarfile.open(sys.argv[1], "w", format=tarfile.PAX_FORMAT) as archive:
+    for number in (1, 2, 3, 4):
+        member = tarfile.TarInfo(f"file{number}")
+        member.size = 5
+        if number in (1, 3):
+            member.pax_headers["SCHILY.xattr.user.large"] = "x" * 5000
+        archive.addfile(member, io.BytesIO(b"text" + str(number).encode()))
+"#;
+
+/// Nodes of 4 KiB have no room for what nodes of 16 KiB hold.
+#[test]
+fn a_receive_goes_on_after_as_many_failures_as_it_may() {
+    let bench = Bench::new();
+    let archive = bench.path("files.tar");
+    let made = Command::new("python3")
+        .args(["-c", ARCHIVE])
+        .arg(&archive)
+        .output();
+    let made = made.expect("python3 runs");
+    assert!(made.status.success(), "{}", said(&made));
+    bench.run(&[
+        "build",
+        "-o",
+        "large",
+        "--size",
+        "256m",
+        "--from",
+        "files.tar",
+    ]);
+    bench.run(&["subvolume", "snapshot", "-r", "large:/", "large:/shot"]);
+    bench.run(&["send", "-f", "stream", "large:/shot"]);
+    let try_with = |options: &[&str]| {
+        std::fs::remove_file(bench.path("small")).ok();
+        bench.run(&["mkfs", "-q", "-n", "4096", "-b", "256m", "small"]);
+        let words = [&["receive", "-f", "stream"], options, &["small:/"]].concat();
+        let output = bench.try_run(&words);
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{words:?}: {}",
+            said(&output)
+        );
+        bench.run(&["check", "small"]);
+        let shown = bench.run(&["subvolume", "show", "small:/shot"]);
+        let is_marked = |line: &str| line.contains("Received UUID") && !line.ends_with('-');
+        assert!(!shown.lines().any(is_marked), "{shown}");
+        said(&output)
+    };
+    let has = |number: u8| {
+        let output = bench.try_run(&["cat", &format!("small:/shot/file{number}")]);
+        output.status.success() && output.stdout == format!("text{number}").as_bytes()
+    };
+    let first = try_with(&[]);
+    assert!(first.contains("file1 at offset"), "{first}");
+    assert!(!has(4));
+    let two = try_with(&["-E", "2"]);
+    assert!(
+        two.contains("file1 at offset") && two.contains("file3 at offset"),
+        "{two}"
+    );
+    assert!(has(2) && !has(4));
+    let all = try_with(&["-E", "0"]);
+    assert!(
+        all.contains("file1 at offset") && all.contains("file3 at offset"),
+        "{all}"
+    );
+    assert!(all.contains("2 commands failed"), "{all}");
+    assert!((1..=4).all(has));
+}

@@ -145,6 +145,24 @@ impl FileDevice {
         Self::adopt(file, path, (Access::ReadWrite, Lock::Taken))
     }
 
+    /// Makes a regular file `size` bytes long, if it is shorter. It stays locked
+    /// meanwhile, so nobody else uses it between its opening and its new size.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], also for a block device that is shorter.
+    pub fn enlarge(&self, size: u64) -> Result<(), DeviceError> {
+        if self.look_at_size() >= size {
+            return Ok(());
+        }
+        let enlarged = match self.kind {
+            Kind::RegularFile => set_length(&self.file, size),
+            Kind::BlockDevice => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+        };
+        enlarged.map_err(|error| open_error(&self.path, error))?;
+        self.look_at_size();
+        Ok(())
+    }
+
     /// Where it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {

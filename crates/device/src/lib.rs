@@ -63,7 +63,7 @@ pub use process_memory::{memory_of_process, memory_pressure};
 pub use range::DeviceRange;
 pub use read_only::ReadOnlyDevice;
 pub use record::{RecordDevice, Recording};
-pub use shares::each_by_a_thread;
+pub use shares::{ThreadTurn, each_by_a_thread};
 pub use sys::{
     ignore_file_size_signal, keep_little_free_memory, return_free_memory, return_large_allocations,
 };

@@ -1,15 +1,50 @@
 //! Shares of some work, each done by a thread.
 //!
-//! A system may refuse a thread: a limit of the user, of a container or of a
-//! service is reached. Then the calling thread does the share, so work becomes
-//! slower and does not fail.
+//! Owns how many threads of the process do such work at a time. Many threads of
+//! a program, or many devices, may have work at the same time; none of them
+//! starts threads beyond that. A system may refuse a thread, too: a limit of the
+//! user, of a container or of a service is reached. Then the threads that there
+//! are do all shares, so work becomes slower and does not fail.
 
 use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Builder;
 
+/// Threads of the process that do shares of others' work at a time. Those that
+/// wait for devices outnumber the processors; more than this only wait.
+const THREADS_MAX: usize = 256;
+
+/// Threads that do shares now.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the threads that the process may have. It is given back when it is
+/// dropped.
+#[derive(Debug)]
+pub struct ThreadTurn(&'static AtomicUsize);
+
+impl ThreadTurn {
+    /// `None` if the process has [`THREADS_MAX`] of them.
+    #[must_use]
+    pub fn take() -> Option<Self> {
+        Self::take_of(&THREADS, THREADS_MAX)
+    }
+
+    fn take_of(taken: &'static AtomicUsize, most: usize) -> Option<Self> {
+        let add = |now: usize| (now < most).then_some(now + 1);
+        let took = taken.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+        took.is_ok().then(|| Self(taken))
+    }
+}
+
+impl Drop for ThreadTurn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// Does `work` for each of `shares`, and gives the results in their order. The
-/// calling thread takes the first.
+/// calling thread takes part.
 ///
 /// # Panics
 /// If `work` panics.
@@ -17,34 +52,50 @@ pub fn each_by_a_thread<S: Send, R: Send>(
     shares: impl IntoIterator<Item = S>,
     work: impl Fn(S) -> R + Sync,
 ) -> Vec<R> {
-    each_by(Builder::new, shares, work)
+    each_by(
+        &|| Some((ThreadTurn::take()?, Builder::new())),
+        shares,
+        work,
+    )
 }
 
 fn each_by<S: Send, R: Send>(
-    thread: impl Fn() -> Builder,
+    thread: &dyn Fn() -> Option<(ThreadTurn, Builder)>,
     shares: impl IntoIterator<Item = S>,
     work: impl Fn(S) -> R + Sync,
 ) -> Vec<R> {
     // A share stays in its place until a thread takes it.
     let places: Vec<Mutex<Option<S>>> = shares.into_iter().map(|s| Mutex::new(Some(s))).collect();
-    let take = |place: &Mutex<Option<S>>| {
-        let share = place.lock().unwrap_or_else(PoisonError::into_inner).take();
-        share.map(&work)
+    let next = AtomicUsize::new(0);
+    let until_done = || {
+        let mut done = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(place) = places.get(number) else {
+                return done;
+            };
+            let share = place.lock().unwrap_or_else(PoisonError::into_inner).take();
+            done.extend(share.map(|share| (number, work(share))));
+        }
     };
-    let take = &take;
-    let Some((first, others)) = places.split_first() else {
-        return Vec::new();
-    };
-    std::thread::scope(|scope| {
-        let start = |place| (place, thread().spawn_scoped(scope, move || take(place)));
-        let started: Vec<_> = others.iter().map(start).collect();
-        let own = take(first);
-        let others = started.into_iter().map(|(place, thread)| match thread {
-            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
-            Err(_) => take(place),
-        });
-        std::iter::once(own).chain(others).flatten().collect()
-    })
+    let mut done = std::thread::scope(|scope| {
+        let start = |_| {
+            let (turn, builder) = thread()?;
+            let run = || {
+                let _turn = turn;
+                until_done()
+            };
+            builder.spawn_scoped(scope, run).ok()
+        };
+        let others: Vec<_> = (1..places.len()).map_while(start).collect();
+        let mut done = until_done();
+        for other in others {
+            done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        }
+        done
+    });
+    done.sort_unstable_by_key(|(number, _)| *number);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 #[cfg(test)]
@@ -72,9 +123,33 @@ mod tests {
         let impossible = || Builder::new().stack_size(1 << 60);
         assert!(impossible().spawn(|| ()).is_err());
         let here = std::thread::current().id();
-        let done = each_by(impossible, 0..3, |number| {
+        let thread = || Some((ThreadTurn::take()?, impossible()));
+        let done = each_by(&thread, 0..3, |number| {
             (number, std::thread::current().id() == here)
         });
         assert_eq!(done, [(0, true), (1, true), (2, true)]);
+    }
+
+    /// Work within work asks for far more threads than the process may have.
+    #[test]
+    fn there_are_never_more_threads_than_the_process_may_have() {
+        static TAKEN: AtomicUsize = AtomicUsize::new(0);
+        let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let thread = || Some((ThreadTurn::take_of(&TAKEN, 5)?, Builder::new()));
+        let done = each_by(&thread, 0..20, |outer| {
+            let inner = each_by(&thread, 0..20, |inner| {
+                let count = now.fetch_add(1, Ordering::SeqCst) + 1;
+                most.fetch_max(count, Ordering::SeqCst);
+                std::thread::yield_now();
+                now.fetch_sub(1, Ordering::SeqCst);
+                inner
+            });
+            assert_eq!(inner, (0..20).collect::<Vec<_>>());
+            outer
+        });
+        assert_eq!(done, (0..20).collect::<Vec<_>>());
+        // The thread that asks is one more.
+        assert!(most.into_inner() <= 6);
+        assert_eq!(TAKEN.load(Ordering::SeqCst), 0);
     }
 }

@@ -365,3 +365,22 @@ fn a_release_waits_for_writes() {
         assert!(before == after, "a late write");
     });
 }
+
+/// Nobody else can take a file while it gets a new size.
+#[test]
+fn a_file_is_enlarged_under_its_lock() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("target");
+    let device = FileDevice::create(&path, 4096).expect("a file");
+    device.enlarge(1 << 20).expect("it grows");
+    assert_eq!(device.size(), 1 << 20);
+    assert_eq!(std::fs::metadata(&path).expect("a file").len(), 1 << 20);
+    let other = FileDevice::open(&path, Access::ReadWrite);
+    assert!(matches!(other, Err(DeviceError::Busy { .. })), "{other:?}");
+    // It never gets shorter.
+    device.enlarge(4096).expect("it is long enough");
+    assert_eq!(device.size(), 1 << 20);
+    device
+        .write_at(DeviceOffset((1 << 20) - 4), b"last")
+        .expect("a write");
+}

@@ -83,6 +83,10 @@ pub enum ServerError {
         /// Why.
         error: serde_json::Error,
     },
+    /// A command would change the volume, and every mount of it that the
+    /// process sees is read-only.
+    #[error("the volume is mounted read-only; remount it for writing (`mount -o remount,rw`)")]
+    ReadOnly,
     /// No server of ButterFS answers there.
     #[error(
         "{}: no ButterFS volume is mounted here; name the mountpoint, or the file or device that \

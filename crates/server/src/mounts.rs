@@ -22,7 +22,8 @@ pub struct Mount {
     pub kind: String,
     /// What the mounter called the source.
     pub source: PathBuf,
-    /// This mount is read-only, whatever others of the file system are.
+    /// Nobody can write through this mount: it is read-only, whatever others of
+    /// the file system are, or the file system is.
     pub is_read_only: bool,
     /// Options of the file system, as the kernel tells them.
     options: String,
@@ -42,12 +43,15 @@ impl Mount {
         let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
         let dash = fields.iter().position(|field| *field == b"-")?;
+        let has_ro = |field: Option<&&[u8]>| -> Option<bool> {
+            Some(text(field?).split(',').any(|word| word == "ro"))
+        };
         Some(Self {
             id: text(fields.first()?).parse().ok()?,
             device: text(fields.get(2)?),
             root: unescape(fields.get(3)?),
             point: unescape(fields.get(4)?),
-            is_read_only: text(fields.get(5)?).split(',').any(|word| word == "ro"),
+            is_read_only: has_ro(fields.get(5))? || has_ro(fields.get(dash + 3))?,
             kind: text(fields.get(dash + 1)?),
             source: unescape(fields.get(dash + 2)?),
             options: text(fields.get(dash + 3)?),
@@ -134,10 +138,12 @@ mod tests {
         assert_eq!(mount.source, PathBuf::from("/v\\x"));
         assert!(mount.is_ours() && mount.is_roots());
         assert!(!mount.is_written_by_kernel());
+        assert!(!mount.is_read_only);
         let line = b"36 35 0:52 / /mnt ro - btrfs /dev/loop0 rw,space_cache=v2,subvolid=5";
         assert!(Mount::parse(line).expect("a mount").is_written_by_kernel());
         let line = b"36 35 0:52 / /mnt rw - btrfs /dev/loop0 ro,space_cache=v2,subvolid=5";
-        assert!(!Mount::parse(line).expect("a mount").is_written_by_kernel());
+        let of_ro = Mount::parse(line).expect("a mount");
+        assert!(!of_ro.is_written_by_kernel() && of_ro.is_read_only);
         assert_eq!(Mount::parse(b""), None);
         assert_eq!(Mount::parse(b"1 2 0:3 / /mnt rw - "), None);
     }

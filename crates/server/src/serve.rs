@@ -352,7 +352,9 @@ fn start(
     }
     // Whoever sees the mount waits until the session runs, and then finds where
     // to ask.
-    let farewell = run.and_then(|run| run_commands(&server, run));
+    let unmounter = session.unmounter();
+    let device = unmounter.device_number();
+    let farewell = run.and_then(|run| run_commands(&server, device, run));
     Ok(Serving {
         server,
         session: session.spawn()?,
@@ -363,8 +365,8 @@ fn start(
 
 /// Runs commands for other processes, and tells those that wait for the end how
 /// the mount ended.
-fn run_commands(server: &Server, run: Runner) -> Option<Farewell> {
-    let started = service::start(server.volume(), run).and_then(|name| {
+fn run_commands(server: &Server, device: Option<&str>, run: Runner) -> Option<Farewell> {
+    let started = service::start(server.volume(), device, run).and_then(|name| {
         let farewell = Farewell::start(&name)?;
         Ok((name, farewell))
     });

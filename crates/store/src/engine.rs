@@ -240,6 +240,11 @@ impl Engine {
         if let Some(node) = self.forest.in_memory(logical).filter(fits) {
             return Ok(node);
         }
+        if self.forest.has_changed(logical) {
+            // The device has what was there before.
+            let fault = NodeFault::Level;
+            return Err(TreeError::Corrupt { logical, fault }.into());
+        }
         self.read_expected(Expected {
             logical,
             generation: None,

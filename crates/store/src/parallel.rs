@@ -1,9 +1,11 @@
 //! Work that several threads share.
 
+use butterfs_device::ThreadTurn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Builder;
 
-/// Runs jobs on at most `threads` threads, this one included. Each thread takes
+/// Runs jobs on at most `threads` threads, this one included, and on no more than
+/// the process may have ([`ThreadTurn`]). Each thread takes
 /// the next job that nobody has begun. After an error no thread begins another
 /// job.
 ///
@@ -27,7 +29,14 @@ pub(crate) fn in_parallel<J: Sync, E: Send>(
     std::thread::scope(|scope| {
         let others = 1..threads.min(jobs.len());
         // Without a thread, the others have more to do.
-        let start = |_| Builder::new().spawn_scoped(scope, until_done).ok();
+        let start = |_| {
+            let turn = ThreadTurn::take()?;
+            let run = || {
+                let _turn = turn;
+                until_done()
+            };
+            Builder::new().spawn_scoped(scope, run).ok()
+        };
         let others: Vec<_> = others.map_while(start).collect();
         let mut outcome = until_done();
         for other in others {

@@ -100,6 +100,12 @@ fn count_panics() -> MutexGuard<'static, ()> {
     guard
 }
 
+/// Devices with the same content, which can be changed by themselves.
+fn copies(devices: &[Arc<MemoryDevice>]) -> Vec<Arc<MemoryDevice>> {
+    let copy = |device: &Arc<MemoryDevice>| Arc::new(device.snapshot());
+    devices.iter().map(copy).collect()
+}
+
 /// The bytes of a node.
 fn bytes_of(base: &Base, which: usize) -> Vec<u8> {
     let mut bytes = vec![0; base.node_size];
@@ -112,8 +118,7 @@ fn bytes_of(base: &Base, which: usize) -> Vec<u8> {
 
 /// A copy of the volume with another node, under a good checksum.
 fn with_node(base: &Base, which: usize, mut bytes: Vec<u8>) -> Vec<Arc<MemoryDevice>> {
-    let devices = base.devices.iter();
-    let devices: Vec<_> = devices.map(|device| Arc::new(device.snapshot())).collect();
+    let devices = copies(&base.devices);
     base.checksum.seal_block(&mut bytes);
     for copy in &base.nodes[which].copies {
         devices[copy.device].write_at(copy.offset, &bytes).unwrap();
@@ -135,8 +140,7 @@ fn commands_succeed_on_whole_volumes() {
     let mut failed = Vec::new();
     for way in 0..WAYS {
         for (which, (name, _)) in commands::ALL.iter().enumerate() {
-            let devices = base(way).devices.iter();
-            let devices: Vec<_> = devices.map(|device| Arc::new(device.snapshot())).collect();
+            let devices = copies(&base(way).devices);
             let ended = run(which, &devices, way);
             // It also asks for what does not fit some files.
             if ended != Ok(0) && *name != "rewrite" {
@@ -221,14 +225,9 @@ fn commands_on_mutated_volumes_never_panic() {
         let length = 4 + random.below(TAPE_MAX);
         let bytes: Vec<u8> = (0..length).map(|_| random.bits() as u8).collect();
         let base = base(way);
-        let mutated: Vec<_> = base
-            .devices
-            .iter()
-            .map(|device| Arc::new(device.snapshot()))
-            .collect();
+        let mutated = copies(&base.devices);
         mutation::mutate(base, &mutated, &mut Tape::new(&bytes));
-        let given = mutated.iter().map(|one| one.snapshot());
-        let given = given.map(|one| Arc::new(one) as _).collect();
+        let given = copies(&mutated).into_iter().map(|one| one as _).collect();
         match butterfs::Volume::open_devices(given, options(way)) {
             Ok(_) => opened += 1,
             Err(_) => {
@@ -238,10 +237,7 @@ fn commands_on_mutated_volumes_never_panic() {
         }
         for _ in 0..COMMANDS {
             let which = random.below(commands::ALL.len() as u64 * 4) as usize;
-            let devices: Vec<_> = mutated
-                .iter()
-                .map(|device| Arc::new(device.snapshot()))
-                .collect();
+            let devices = copies(&mutated);
             if let Err(reason) = run(which, &devices, way) {
                 let (name, _) = commands::ALL[which % commands::ALL.len()];
                 failed.push(format!("seed {seed}, {name} ({which}): {reason}"));

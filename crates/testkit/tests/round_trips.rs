@@ -11,6 +11,8 @@ mod fields;
 mod record;
 #[path = "round_trips/root_bytes.rs"]
 mod root_bytes;
+#[path = "round_trips/space.rs"]
+mod space;
 mod support;
 
 use butterfs_admin::balance;

@@ -9,6 +9,7 @@ use butterfs_admin::mkfs::ProfileChoice::Single;
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_device::RecordDevice;
 use butterfs_device::record::{Action, Event};
+use butterfs_format::features::Incompat;
 use butterfs_format::superblock::{COPIES, SIZE, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset};
 use butterfs_store::{OlderCopy, Repair, Roots, read_superblock};
@@ -305,6 +306,33 @@ fn a_mirror_that_is_one_commit_newer_counts_only_if_the_primary_copy_is_useless(
     let (events, volume) = recorded(&device, Access::ReadWrite);
     assert_eq!(told(&events.events()), ["flush", "primary", "flush"]);
     assert_eq!(read_all(&volume.unwrap()).unwrap(), 152);
+}
+
+/// The kernel reads the primary copy alone, and refuses it.
+#[test]
+fn a_primary_copy_with_an_unknown_feature_is_refused_with_word_of_a_newer_mirror() {
+    for behind in [1, 2] {
+        let (device, before) = two_commits();
+        if behind == 2 {
+            commit(&device, "three");
+        }
+        put_back(&device, &before, (PRIMARY, PRIMARY));
+        let mut primary = copy_at(&device, PRIMARY);
+        primary.incompat = primary.incompat | Incompat(1 << 40);
+        device.write_at(PRIMARY, &primary.encode(PRIMARY)).unwrap();
+        if behind == 2 {
+            // A mirror that is newer by more than one commit counts in any case.
+            assert_eq!(
+                read_all(&open(&device, Access::ReadOnly).unwrap()).unwrap(),
+                153
+            );
+            continue;
+        }
+        let text = assert_refused(&device);
+        assert!(text.contains("ButterFS does not know"), "{text}");
+        let newer = format!("generation {}", generation(&device, MIRROR));
+        assert!(text.contains(&newer), "{text}");
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! `butterfs balance`: moves the content of block groups elsewhere and removes
 //! the groups.
 
+mod chosen;
 mod ends;
 mod of_kernel;
+mod shown;
 
+use crate::background::until_begun;
 use crate::commands::device::named::named_with_state;
 use crate::commands::subvolume::site::open_volume;
 use crate::facts;
@@ -16,14 +19,15 @@ use crate::place::{Place, json};
 use crate::service::{Effect, OnKernel, OnVolume};
 use crate::sizes::human;
 use butterfs::{MemberState, Part, StoreError, Volume};
-use butterfs_admin::balance::{
-    self, BalanceError, End, Filter, Filters, Planned, Progress, Redundancy, Wish,
-};
+use butterfs_admin::balance::{self, BalanceError, End, Planned, Progress, Wish};
+use chosen::Chosen;
 use clap::{Args, Subcommand};
 use ends::{PAUSED, WAITS, none};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
+use shown::Shown;
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,6 +39,7 @@ use std::time::Duration;
   butterfs balance start -dusage=50 disk.img
   butterfs balance start -mconvert=dup disk.img
   butterfs balance start disk.img                everything
+  butterfs balance start --background /mnt       goes on after the command has ended
   butterfs balance status disk.img
 
 A filter follows its letter: -d for data, -m for metadata and system chunks, -s for system chunks. Filters are profiles=P|P, usage=N or A..B (percent), devid=N, drange=A..B, vrange=A..B (bytes), convert=P, soft, limit=N or A..B and stripes=A..B, with commas between them. Ctrl-C pauses the balance of a volume that is not mounted; one of a mounted volume goes on in its server until it is paused or cancelled.")]
@@ -59,23 +64,6 @@ enum What {
     Status(OfVolume),
 }
 
-#[derive(Args, Clone, Debug, Deserialize, Serialize)]
-struct Chosen {
-    /// Data, all or what matches.
-    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    data: Option<String>,
-    /// Metadata (and system chunks), all or what matches.
-    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    metadata: Option<String>,
-    /// System chunks, all or what matches; needs -f.
-    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
-    system: Option<String>,
-    /// Allow a conversion that leaves a single copy of metadata that has more,
-    /// and a balance of system chunks only.
-    #[arg(short, long)]
-    force: bool,
-}
-
 #[derive(Args, Debug)]
 struct Start {
     #[command(flatten)]
@@ -86,6 +74,12 @@ struct Start {
     /// Do not show how far it is.
     #[arg(short, long)]
     quiet: bool,
+    /// End when the balance has begun; it goes on in the background.
+    #[arg(long, alias = "bg")]
+    background: bool,
+    /// Say on standard output that it has begun.
+    #[arg(long, hide = true)]
+    says_begun: bool,
     /// File or block device that holds the volume, or its mountpoint.
     volume: Place,
 }
@@ -123,42 +117,10 @@ struct PlanFacts {
     seconds_estimated: u64,
 }
 
-fn filter(text: Option<&String>) -> Result<Option<Filter>, Failure> {
-    let text = text.map(|text| text.trim_start_matches('='));
-    Ok(text.map(Filter::parse).transpose()?)
-}
-
-impl Chosen {
-    fn filters(&self) -> Result<Filters, Failure> {
-        let mut filters = Filters {
-            data: filter(self.data.as_ref())?,
-            metadata: filter(self.metadata.as_ref())?,
-            system: filter(self.system.as_ref())?,
-        };
-        if filters == Filters::default() {
-            return Ok(Filters::all());
-        }
-        if filters.system.is_some() && !self.force {
-            return fail("system chunks go with the metadata; -f balances them by themselves");
-        }
-        if filters.system.is_none() {
-            filters.system = filters.metadata;
-        }
-        Ok(filters)
-    }
-
-    const fn redundancy(&self) -> Redundancy {
-        match self.force {
-            true => Redundancy::MayShrink,
-            false => Redundancy::Kept,
-        }
-    }
-}
-
 /// What is to be done to a balance.
 #[derive(Debug, Deserialize, Serialize)]
 enum Action {
-    Start { chosen: Chosen, quiet: bool },
+    Start { chosen: Chosen, shown: Shown },
     Plan { chosen: Chosen, json: bool },
     Resume,
     Cancel,
@@ -196,14 +158,14 @@ impl OnVolume for Order {
     fn run_here(self) -> Done {
         let place = &self.place;
         match &self.action {
-            Action::Start { chosen, quiet } => {
+            Action::Start { chosen, shown } => {
                 let filters = chosen.filters()?;
                 let redundancy = chosen.redundancy();
-                run(place, *quiet, |volume, watch| {
+                run(place, *shown, |volume, watch| {
                     balance::start(volume.files().store(), &filters, redundancy, watch)
                 })
             }
-            Action::Resume => run(place, false, |volume, watch| {
+            Action::Resume => run(place, Shown::Progress, |volume, watch| {
                 balance::resume(volume.files().store(), watch)
             }),
             Action::Plan { chosen, json } => plan(place, chosen, *json),
@@ -215,9 +177,9 @@ impl OnVolume for Order {
 
     fn ask_kernel(self, mountpoint: &Path, given: &Path) -> Done {
         match &self.action {
-            Action::Start { chosen, quiet } => {
+            Action::Start { chosen, shown } => {
                 let (filters, redundancy) = (chosen.filters()?, chosen.redundancy());
-                of_kernel::start(given, &filters, redundancy, *quiet)
+                of_kernel::start(given, &filters, redundancy, *shown)
             }
             Action::Resume => of_kernel::resume(given),
             Action::Plan { .. } => kernel_volume::run(mountpoint, || self.run_here()),
@@ -310,7 +272,7 @@ pub fn go_on(volume: &Volume) {
 /// Runs a balance that `begin` begins, and reports how it ended.
 fn run(
     place: &Place,
-    quiet: bool,
+    shown: Shown,
     begin: impl FnOnce(
         &Volume,
         &mut dyn FnMut(&Progress) -> Option<Wish>,
@@ -320,9 +282,9 @@ fn run(
     let turn = Turn::take(&volume)?;
     let interrupt = is_own.then(Interrupt::watch).transpose()?;
     volume.files().clean_all().context(place.volume.display())?;
-    let target = match quiet || !is_own {
-        true => ProgressDrawTarget::hidden(),
-        false => ProgressDrawTarget::stderr(),
+    let target = match is_own {
+        true => shown.target(),
+        false => ProgressDrawTarget::hidden(),
     };
     let bar = ProgressBar::with_draw_target(Some(0), target);
     let template = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left{msg}";
@@ -330,7 +292,11 @@ fn run(
         bar.set_style(style);
     }
     let mut most = 0;
+    let mut has_begun = false;
     let ended = begin(&volume, &mut |progress| {
+        if !std::mem::replace(&mut has_begun, true) {
+            shown.begun();
+        }
         most = most.max(progress.bytes_left);
         bar.set_length(most);
         bar.set_position(most.saturating_sub(progress.bytes_left));
@@ -501,10 +467,11 @@ impl Balance {
     /// Runs it.
     pub fn run(self) -> Done {
         let (action, place) = match self.what {
+            What::Start(start) if start.background => return start.in_background(),
             What::Start(start) => {
-                let quiet = start.quiet;
+                let shown = start.shown();
                 let chosen = start.chosen;
-                (Action::Start { chosen, quiet }, start.volume)
+                (Action::Start { chosen, shown }, start.volume)
             }
             What::Plan(plan) => {
                 let json = plan.json;
@@ -516,6 +483,41 @@ impl Balance {
             What::Pause(pause) => (Action::Pause, pause.volume),
             What::Status(status) => (Action::Status, status.volume),
         };
+        if matches!(action, Action::Cancel | Action::Pause) {
+            facts::note_mixed_profiles_of_mount(&place.volume);
+        }
         OnVolume::run(Order { action, place })
+    }
+}
+
+impl Start {
+    const fn shown(&self) -> Shown {
+        match (self.says_begun, self.quiet) {
+            (true, _) => Shown::Begin,
+            (false, true) => Shown::Nothing,
+            (false, false) => Shown::Progress,
+        }
+    }
+
+    /// Has another process do it, and returns when it has begun.
+    fn in_background(&self) -> Done {
+        let mut words: Vec<OsString> = ["balance", "start", "--says-begun"]
+            .map(OsString::from)
+            .into();
+        let chosen = &self.chosen;
+        let filters = [
+            ("--data=", &chosen.data),
+            ("--metadata=", &chosen.metadata),
+            ("--system=", &chosen.system),
+        ];
+        for (option, filter) in filters {
+            words.extend(filter.as_ref().map(|text| format!("{option}{text}").into()));
+        }
+        if chosen.force {
+            words.push("--force".into());
+        }
+        words.push("--".into());
+        words.push(self.volume.volume.clone().into());
+        until_begun(&words)
     }
 }

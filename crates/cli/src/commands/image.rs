@@ -1,7 +1,7 @@
 //! `butterfs image`, also called btrfs-image: the metadata of a volume in a file.
 
 use crate::commands::device::named::{is_same, verify_different, verify_nothing_there};
-use crate::fail::{Context, Done, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::whole_file::WholeFile;
 use butterfs::{Access, BlockDevice, FileDevice};
 use butterfs_admin::image::{
@@ -119,7 +119,7 @@ impl Image {
         devices: &[Arc<dyn BlockDevice>],
         options: &ImageOptions,
         out: W,
-    ) -> Result<(Made, W), crate::fail::Failure> {
+    ) -> Result<(Made, W), Failure> {
         match make(devices, options, out) {
             Err(ImageError::Io(error)) => Err(crate::output::named(error).into()),
             made => made.context(self.source.display()),
@@ -158,7 +158,7 @@ impl Image {
             return fail("several targets need -m, which restores a volume of several devices");
         }
         verify_different(&self.targets)?;
-        self.verify_targets()?;
+        let mut opened = self.verified_targets()?;
         let mut image = match self.source == Path::new("-") {
             true => standard_input().context("standard input")?,
             false => File::open(&self.source).context(self.source.display())?,
@@ -167,29 +167,43 @@ impl Image {
             image = spooled(image).context(self.source.display())?;
         }
         let mut input = BufReader::new(image);
-        let restored = restore(&mut input, &mut |items| self.open_targets(items));
+        let restored = restore(&mut input, &mut |items| {
+            self.targets_for(items, &mut opened)
+        });
         restored.context(self.source.display())?;
         Ok(())
     }
 
-    /// Errors if a target holds what nobody said may be lost.
-    fn verify_targets(&self) -> Done {
-        for path in self.targets.iter().filter(|path| path.exists()) {
+    /// The targets that exist, open and locked until the end.
+    ///
+    /// # Errors
+    /// A target holds what nobody said may be lost.
+    fn verified_targets(&self) -> Result<Vec<Option<FileDevice>>, Failure> {
+        let open = |path: &PathBuf| {
+            if !path.exists() {
+                return Ok(None);
+            }
             if is_same(path, &self.source) {
                 return fail(format!(
                     "{} is the image itself; restore it to another file",
                     path.display()
                 ));
             }
+            let device = FileDevice::open(path, Access::ReadWrite)?;
             if !self.force {
-                verify_nothing_there(path, &FileDevice::open(path, Access::ReadWrite)?)?;
+                verify_nothing_there(path, &device)?;
             }
-        }
-        Ok(())
+            Ok(Some(device))
+        };
+        self.targets.iter().map(open).collect()
     }
 
     /// The targets. Each is made as large as its device was.
-    fn open_targets(&self, items: &[DeviceItem]) -> Result<Vec<Arc<dyn BlockDevice>>, ImageError> {
+    fn targets_for(
+        &self,
+        items: &[DeviceItem],
+        opened: &mut Vec<Option<FileDevice>>,
+    ) -> Result<Vec<Arc<dyn BlockDevice>>, ImageError> {
         if items.len() != self.targets.len() {
             return Err(ImageError::Devices {
                 volume: items.len(),
@@ -197,22 +211,15 @@ impl Image {
             });
         }
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-        for (path, item) in self.targets.iter().zip(items) {
-            let device = if path.exists() {
-                let device = FileDevice::open(path, Access::ReadWrite)?;
-                if device.is_block_device() || device.size() >= item.total_bytes {
-                    device
-                } else {
-                    // It could be locked, so nobody else uses it. It is locked
-                    // again below.
-                    drop(device);
-                    let file = File::options().write(true).open(path)?;
-                    file.set_len(item.total_bytes)?;
-                    FileDevice::open(path, Access::ReadWrite)?
-                }
-            } else {
-                FileDevice::create(path, item.total_bytes)?
+        let targets = self.targets.iter().zip(opened.drain(..));
+        for ((path, opened), item) in targets.zip(items) {
+            let device = match opened {
+                Some(device) => device,
+                None => FileDevice::create(path, item.total_bytes)?,
             };
+            if !device.is_block_device() {
+                device.enlarge(item.total_bytes)?;
+            }
             devices.push(Arc::new(device));
         }
         Ok(devices)

@@ -55,8 +55,8 @@ pub struct Receive {
     /// End after the first stream.
     #[arg(short = 'e', long)]
     end_after_first: bool,
-    /// Stop after this many failed commands; 0: never. A snapshot with a
-    /// failed command stays incomplete.
+    /// End with the Nth failed command; 0: never. The commands after a failed
+    /// one are carried out; the snapshot is not marked as received.
     #[arg(short = 'E', long, value_name = "N", default_value_t = 1)]
     max_errors: u64,
     /// Continue an interrupted receive of the same stream.
@@ -284,11 +284,12 @@ impl Receive {
                 ))
             });
         };
-        let mut text = if errors.len() > 1 {
-            format!("{} (and {} more errors)", first, errors.len() - 1)
-        } else {
-            first.clone()
-        };
+        let failed = errors.len() as u64 + received.more_errors;
+        let mut text = first.clone();
+        if failed > 1 {
+            errors.iter().for_each(|error| note!("{error}"));
+            text = format!("{failed} commands failed");
+        }
         if let Some(left) = received.left {
             text.push_str(&format!(
                 "; {} is not whole: {}",

@@ -16,7 +16,7 @@ use super::space::Order as Space;
 use super::subvolume::{Diff, Du, FindNew, History, List, Show};
 use crate::fail::{Context, Done};
 use crate::host;
-use crate::service::OnVolume;
+use crate::service::{Effect, OnVolume};
 use butterfs_server::{Command, Runner};
 use serde::Deserialize;
 use std::sync::Arc;
@@ -45,44 +45,56 @@ enum Asked {
     TreeStats(TreeStats),
 }
 
-impl Asked {
-    fn run(self) -> Done {
-        match self {
-            Self::Balance(balance) => balance.run_here(),
-            Self::Diff(diff) => diff.run_here(),
-            Self::Du(du) => du.run_here(),
-            Self::Explain(explain) => explain.run_here(),
-            Self::FindNew(find_new) => find_new.run_here(),
-            Self::History(history) => history.run_here(),
-            Self::Info(info) => info.run_here(),
-            Self::List(list) => list.run_here(),
-            Self::ListChunks(list) => list.run_here(),
-            Self::Members(members) => members.run_here(),
-            Self::MinDevSize(size) => size.run_here(),
-            Self::Replace(replace) => replace.run_here(),
-            Self::Resize(resize) => resize.run_here(),
-            Self::Resolve(resolve) => resolve.run_here(),
-            Self::Scrub(scrub) => scrub.run_here(),
-            Self::Send(send) => send.run_here(),
-            Self::Show(show) => show.run_here(),
-            Self::Space(space) => space.run_here(),
-            Self::TreeStats(stats) => stats.run_here(),
+/// Does the same with each command.
+macro_rules! each {
+    ($asked:expr, $command:ident => $done:expr) => {
+        match $asked {
+            Asked::Balance($command) => $done,
+            Asked::Diff($command) => $done,
+            Asked::Du($command) => $done,
+            Asked::Explain($command) => $done,
+            Asked::FindNew($command) => $done,
+            Asked::History($command) => $done,
+            Asked::Info($command) => $done,
+            Asked::List($command) => $done,
+            Asked::ListChunks($command) => $done,
+            Asked::Members($command) => $done,
+            Asked::MinDevSize($command) => $done,
+            Asked::Replace($command) => $done,
+            Asked::Resize($command) => $done,
+            Asked::Resolve($command) => $done,
+            Asked::Scrub($command) => $done,
+            Asked::Send($command) => $done,
+            Asked::Show($command) => $done,
+            Asked::Space($command) => $done,
+            Asked::TreeStats($command) => $done,
         }
+    };
+}
+
+impl Asked {
+    fn effect(&self) -> Effect {
+        each!(self, command => command.effect())
+    }
+
+    fn run(self) -> Done {
+        each!(self, command => command.run_here())
     }
 }
 
 /// Runs what is asked for.
 pub fn runner() -> Runner {
     Arc::new(|command: Command| {
-        let Command {
-            request,
-            volume,
-            answer,
-        } = command;
-        let asked = serde_json::from_slice(&request).context(
+        let asked = serde_json::from_slice(&command.request).context(
             "another version of ButterFS serves this mount; unmount it and mount it again, or use \
              that version",
         );
+        // A caller that is no tool of ours may not have looked.
+        let asked = asked.and_then(|asked: Asked| match asked.effect() {
+            Effect::Changes => Ok(command.verify_writable().map(|()| asked)?),
+            Effect::Reads => Ok(asked),
+        });
+        let Command { volume, answer, .. } = command;
         if matches!(asked, Ok(Asked::Send(_))) {
             // The thread that writes a stream holds no lock.
             let _ = answer.is_stream();

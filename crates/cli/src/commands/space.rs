@@ -9,11 +9,13 @@ use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::units::Units;
 use butterfs::{FileType, InodeId, Volume};
+use butterfs_server::Mount;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Show how much space files hold: in all, alone, and shared with others.
 #[derive(Args, Debug)]
@@ -21,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
   butterfs filesystem du -s disk.img:/home
   butterfs filesystem du /mnt/home
 
-What is shared counts once in `Set shared`, which is of all that is below a path. Sizes are those of
+What other file systems are mounted on, and what lies below, is left out. What is shared counts once in `Set shared`, which is of all that is below a path. Sizes are those of
 the files' content, compressed or not. `butterfs subvolume du` says what deleting snapshots frees.")]
 pub struct Du {
     /// One line for each path that is given.
@@ -46,6 +48,8 @@ pub struct Order {
     /// As the user wrote them.
     names: Vec<OsString>,
     places: Vec<Place>,
+    /// What is mounted below each place.
+    covered: Vec<Vec<Covered>>,
 }
 
 impl From<Du> for Order {
@@ -56,13 +60,60 @@ impl From<Du> for Order {
                 path: "/".into(),
             }))
         };
+        let places: Vec<Place> = du.paths.iter().map(place).collect();
         Self {
             summarize: du.summarize,
             json: du.json,
             units: du.units,
-            places: du.paths.iter().map(place).collect(),
+            covered: places.iter().map(Covered::below).collect(),
+            places,
             names: du.paths,
         }
+    }
+}
+
+/// A directory below a place that something is mounted on.
+#[derive(Debug, Deserialize, Serialize)]
+struct Covered {
+    /// The path below the place.
+    at: OsString,
+    /// What a program sees there, as a path in the same volume; `None` if
+    /// another file system is mounted.
+    shows: Option<OsString>,
+}
+
+impl Covered {
+    /// What is mounted below a place; nothing below the places of a volume that
+    /// is not mounted.
+    fn below(place: &Place) -> Vec<Self> {
+        let path = Path::new(&place.path);
+        let start = place.volume.join(path.strip_prefix("/").unwrap_or(path));
+        let (true, Ok(start)) = (place.volume.is_dir(), start.canonicalize()) else {
+            return Vec::new();
+        };
+        let Some(own) = Mount::of_path(&start) else {
+            return Vec::new();
+        };
+        let mut covered: Vec<Self> = Vec::new();
+        for mount in Mount::seen_by("self") {
+            let Ok(at) = mount.point.strip_prefix(&start) else {
+                continue;
+            };
+            // Of several mounts at one place, the last covers the others.
+            covered.retain(|other| Path::new(&other.at) != at);
+            if !at.as_os_str().is_empty() {
+                covered.push(Self {
+                    at: at.as_os_str().to_owned(),
+                    shows: (mount.device == own.device).then(|| mount.root.into_os_string()),
+                });
+            }
+        }
+        covered
+    }
+
+    /// Whether it is at this path, which may begin with a slash.
+    fn is_at(&self, below: &[u8]) -> bool {
+        below.strip_prefix(b"/").unwrap_or(below) == self.at.as_bytes()
     }
 }
 
@@ -105,7 +156,8 @@ impl OnVolume for Order {
         if !self.json {
             say!("     Total   Exclusive  Set shared  Filename");
         }
-        for (name, place) in self.names.iter().zip(&self.places) {
+        let places = self.places.iter().zip(&self.covered);
+        for (name, (place, covered)) in self.names.iter().zip(places) {
             if !volumes.contains_key(&place.volume) {
                 volumes.insert(&place.volume, place.open_read_only(None)?);
             }
@@ -125,7 +177,7 @@ impl OnVolume for Order {
                 );
                 output::line(&[figures.as_bytes(), &fact.path.0])
             };
-            Walker::new(volume, self.summarize).walk(start, name.as_bytes(), &mut tell)?;
+            Walker::new(volume, self.summarize, covered).walk(start, name.as_bytes(), &mut tell)?;
         }
         if self.json {
             return json(&facts);
@@ -138,6 +190,8 @@ impl OnVolume for Order {
 struct Walker<'v> {
     volume: &'v Volume,
     summarize: bool,
+    /// Directories that something is mounted on.
+    covered: &'v [Covered],
     /// Inodes that were counted.
     seen: BTreeSet<InodeId>,
     /// Shared ranges: addresses, and where they end.
@@ -151,10 +205,11 @@ enum Step {
 }
 
 impl<'v> Walker<'v> {
-    const fn new(volume: &'v Volume, summarize: bool) -> Self {
+    const fn new(volume: &'v Volume, summarize: bool, covered: &'v [Covered]) -> Self {
         Self {
             volume,
             summarize,
+            covered,
             seen: BTreeSet::new(),
             shared: Vec::new(),
         }
@@ -190,7 +245,13 @@ impl<'v> Walker<'v> {
                     for child in children.into_iter().rev() {
                         let slash: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
                         let path = [&path, slash, &child.name].concat();
-                        steps.push(Step::Enter(path, child.target.inode, child.target.kind));
+                        let below = path.get(name.len()..).unwrap_or_default();
+                        let Some(inode) = self.seen_at(below, child.target.inode)? else {
+                            let path = String::from_utf8_lossy(&path);
+                            note!("{path}: another file system is mounted here; it is left out");
+                            continue;
+                        };
+                        steps.push(Step::Enter(path, inode, child.target.kind));
                     }
                     continue;
                 }
@@ -225,6 +286,18 @@ impl<'v> Walker<'v> {
             }
         }
         Ok(())
+    }
+
+    /// The inode that a program sees at a path below the start; `None` if it is
+    /// in another file system.
+    fn seen_at(&self, below: &[u8], inode: InodeId) -> Result<Option<InodeId>, Failure> {
+        let covered = self.covered.iter().find(|covered| covered.is_at(below));
+        let Some(covered) = covered else {
+            return Ok(Some(inode));
+        };
+        let shows = covered.shows.as_ref();
+        let inode = shows.map(|path| self.volume.resolve(path.as_bytes()));
+        Ok(inode.transpose()?)
     }
 
     fn file(&mut self, id: InodeId, path: &[u8]) -> Result<Sum, Failure> {

@@ -8,11 +8,6 @@ const TOGETHER: &str = "start it again when the other operation has ended; `butt
 
 /// All of them. A verb's own line has no options.
 pub const ABSENT: &[Absent] = &[
-    (
-        "balance start",
-        &["--background", "--bg"],
-        "put `&` behind the command, or start it on a mount and watch it with `butterfs balance status`",
-    ),
     ("balance start", &["--enqueue"], TOGETHER),
     (
         "check",

@@ -24,8 +24,10 @@ pub struct ReceiveOptions {
     pub termination: Termination,
     /// Whether to continue what is there.
     pub start: Start,
-    /// How many commands may fail before the receive ends; 0 for any number. A
-    /// subvolume in which a command failed does not become whole.
+    /// The receive ends with this failed command; 0 for none. Until then, the
+    /// commands after a failed one are carried out. A subvolume in which a
+    /// command failed does not become whole. Whatever the number, the receive
+    /// ends if no other command could be carried out either.
     pub errors_max: u64,
     /// How often the progress is noted.
     pub checkpoint_interval: Duration,
@@ -42,13 +44,18 @@ impl Default for ReceiveOptions {
     }
 }
 
+/// Failed commands that are remembered one by one.
+const ERRORS_NAMED: usize = 10_000;
+
 /// What was received.
 #[derive(Debug, Default)]
 pub struct Received {
     /// Whole subvolumes, in the order of the stream.
     pub subvolumes: Vec<NewSubvolume>,
-    /// Commands that failed and were allowed to.
+    /// The first commands that failed and were allowed to.
     pub errors: Vec<ReceiveError>,
+    /// How many more failed.
+    pub more_errors: u64,
     /// Entries and attributes that the target cannot hold, and left out. The
     /// rest of their subvolume was received; it did not become whole.
     pub left_out: Vec<ReceiveError>,
@@ -77,8 +84,6 @@ enum State {
     Skipping(Position),
     /// It is there already.
     Whole,
-    /// A command failed.
-    Broken,
 }
 
 struct Receiver<'t> {
@@ -136,14 +141,15 @@ impl Receiver<'_> {
             let kind = command.kind();
             let ended = kind == CommandKind::End;
             if let Err(error) = self.command(at, &command) {
-                if !matches!(error, ReceiveError::Target { .. }) || self.is_last_error() {
+                if self.ends_with(&error) {
                     self.note((!error.is_final()).then_some(at));
                     return Err(error);
                 }
-                if let Some(current) = &mut self.current {
-                    current.state = State::Broken;
+                self.passed_over(&command);
+                match self.received.errors.len() < ERRORS_NAMED {
+                    true => self.received.errors.push(error),
+                    false => self.received.more_errors += 1,
                 }
-                self.received.errors.push(error);
             }
             let position = reader.position();
             applied = Some(position);
@@ -190,9 +196,33 @@ impl Receiver<'_> {
         Ok(())
     }
 
-    fn is_last_error(&self) -> bool {
-        let more = self.received.errors.len() as u64 + 1;
-        self.options.errors_max != 0 && more >= self.options.errors_max
+    /// Whether the receive ends with this error.
+    fn ends_with(&self, error: &ReceiveError) -> bool {
+        let ReceiveError::Target { error, .. } = error else {
+            return true;
+        };
+        let before = self.received.errors.len() as u64 + self.received.more_errors;
+        let is_last = self.options.errors_max != 0 && before + 1 >= self.options.errors_max;
+        is_last || error.is_of_volume()
+    }
+
+    /// Goes on after a failed command. What is about an entry that it should
+    /// have made cannot be carried out, and is not counted again.
+    fn passed_over(&mut self, command: &Command<'_>) {
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current.is_partial = true;
+        let makes = matches!(
+            command,
+            Command::MakeFile { .. }
+                | Command::MakeDirectory { .. }
+                | Command::MakeSpecial { .. }
+                | Command::Symlink { .. }
+        );
+        if makes && let Some(path) = command.path() {
+            current.left_out.add(path);
+        }
     }
 
     /// Notes how far the subvolume came.
@@ -204,7 +234,6 @@ impl Receiver<'_> {
             State::Applying if current.is_partial => None,
             State::Applying => applied,
             State::Skipping(until) => Some(until),
-            State::Broken => None,
             State::Whole => return,
         };
         self.left(applied);
@@ -281,7 +310,7 @@ impl Receiver<'_> {
             });
         };
         match current.state {
-            State::Whole | State::Broken => return Ok(()),
+            State::Whole => return Ok(()),
             State::Skipping(until) if at.offset < until.offset => return Ok(()),
             State::Skipping(until) if at != until => {
                 return Err(ReceiveError::OtherStream {
@@ -294,7 +323,11 @@ impl Receiver<'_> {
         if current.left_out.follow(command) {
             return Ok(());
         }
-        let Err(error) = self.target.apply(command) else {
+        let applied = match self.options.errors_max {
+            1 => self.target.apply(command),
+            _ => self.target.apply_alone(command),
+        };
+        let Err(error) = applied else {
             return Ok(());
         };
         let path = command.path().unwrap_or_default().to_vec();
@@ -339,10 +372,6 @@ impl Receiver<'_> {
                     "the stream ends before offset {}, up to which it was received before",
                     until.offset
                 )));
-            }
-            State::Broken => {
-                self.left(None);
-                return Ok(());
             }
         }
         self.received.subvolumes.push(current.new);

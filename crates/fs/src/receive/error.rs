@@ -2,6 +2,7 @@
 
 use crate::FsError;
 use butterfs_format::send_stream::{CommandKind, StreamFault};
+use std::io::ErrorKind;
 use thiserror::Error;
 
 /// Why a target did not do a command.
@@ -23,6 +24,20 @@ pub enum TargetError {
 }
 
 impl TargetError {
+    /// Whether the volume, and not one command, is the reason: no other command
+    /// could be carried out either.
+    #[must_use]
+    pub(super) fn is_of_volume(&self) -> bool {
+        match self {
+            Self::Fs(error) => error.is_of_volume(),
+            Self::Io(error) => matches!(
+                error.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::ReadOnlyFilesystem
+            ),
+            Self::Impossible(_) | Self::Other(_) => false,
+        }
+    }
+
     /// Data that were left out of the stream.
     pub const NO_DATA: Self = Self::Impossible(
         "the stream was sent without data (send --no-data) and cannot be received; send it with them",

@@ -63,6 +63,16 @@ pub trait Target {
     /// Whatever the target says.
     fn apply(&mut self, command: &Command<'_>) -> Result<(), TargetError>;
 
+    /// Carries out one command and nothing else: no command that was given
+    /// before waits to be done with it, and it waits for none. So a failure is
+    /// its own, and later commands can follow.
+    ///
+    /// # Errors
+    /// As [`Target::apply`].
+    fn apply_alone(&mut self, command: &Command<'_>) -> Result<(), TargetError> {
+        self.apply(command)
+    }
+
     /// What becomes of a command that failed with `error`. A target that can hold
     /// everything fails.
     fn on_failure(&self, command: &Command<'_>, error: &TargetError) -> OnFailure {

@@ -304,6 +304,16 @@ impl Target for VolumeTarget {
         result
     }
 
+    fn apply_alone(&mut self, command: &Command<'_>) -> Result<(), TargetError> {
+        let applied = self.apply(command).and_then(|()| self.settle());
+        if applied.is_err()
+            && let Some(current) = &mut self.current
+        {
+            current.files.drop_waiting();
+        }
+        applied
+    }
+
     fn checkpoint(&mut self, applied: Position) -> Result<(), TargetError> {
         let Some(mut current) = self.current.take() else {
             return Ok(());

@@ -212,6 +212,11 @@ impl VolumeFiles {
         result
     }
 
+    /// Gives up what waits, because it failed.
+    pub fn drop_waiting(&mut self) {
+        self.waiting = None;
+    }
+
     /// Makes the inode that waits, under the name that it is given. False if no
     /// inode waits, or if more is to be done.
     fn make_renamed(&mut self, path: &[u8], to: &[u8]) -> bool {

@@ -7,6 +7,7 @@
 
 use super::parts::{self, PART};
 use crate::error::{About, ServerError};
+use crate::mounts::Mount;
 use crate::requests::may_administer;
 use butterfs::{FsError, Volume};
 use std::fmt;
@@ -40,6 +41,36 @@ pub struct Command {
     pub volume: Volume,
     /// The process that asked.
     pub answer: Answer,
+    /// `major:minor` of the mount.
+    device: Option<String>,
+}
+
+impl Command {
+    /// Errors unless the process that asked sees a mount of the volume through
+    /// which it could write. The kernel refuses what changes a volume through a
+    /// mount that is read-only, but the socket does not say which mount led to
+    /// it. So a process in a container that has only a read-only mount changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// [`ServerError::ReadOnly`].
+    pub fn verify_writable(&self) -> Result<(), ServerError> {
+        let Some(device) = &self.device else {
+            return Ok(());
+        };
+        let peer = rustix::net::sockopt::socket_peercred(self.answer.stream.get_ref());
+        let process = peer.map_or(0, |peer| peer.pid.as_raw_pid());
+        let mut mounts = Mount::seen_by(&process.to_string());
+        if mounts.is_empty() {
+            // A process of another PID namespace has no number here.
+            mounts = Mount::seen_by("self");
+        }
+        let mut ours = mounts.iter().filter(|mount| mount.device == *device);
+        match ours.any(|mount| !mount.is_read_only) {
+            true => Ok(()),
+            false => Err(ServerError::ReadOnly),
+        }
+    }
 }
 
 /// The process that asked.
@@ -71,6 +102,14 @@ impl Answer {
     /// The caller does not read them.
     pub fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.send(bytes, parts::write_output)
+    }
+
+    /// Sends what is still in memory.
+    ///
+    /// # Errors
+    /// The caller does not read it.
+    pub fn flush(&mut self) -> io::Result<()> {
+        io::Write::flush(&mut self.stream)
     }
 
     /// Sends bytes for standard error.
@@ -115,11 +154,18 @@ impl Answer {
 
 /// Listens, and serves each request in a thread of its own until the process
 /// ends. Gives the name of the socket.
-pub(crate) fn start(volume: &Volume, run: Runner) -> Result<Vec<u8>, ServerError> {
+///
+/// `device` is `major:minor` of the mount, if it is known.
+pub(crate) fn start(
+    volume: &Volume,
+    device: Option<&str>,
+    run: Runner,
+) -> Result<Vec<u8>, ServerError> {
     let name = format!("butterfs-{}", uuid::Uuid::new_v4()).into_bytes();
     let address = SocketAddr::from_abstract_name(&name)?;
     let listener = UnixListener::bind_addr(&address)?;
     let volume = volume.share();
+    let device = device.map(str::to_owned);
     let serving = Arc::new(AtomicUsize::new(0));
     std::thread::Builder::new()
         .name("service".into())
@@ -132,8 +178,9 @@ pub(crate) fn start(volume: &Volume, run: Runner) -> Result<Vec<u8>, ServerError
                     continue;
                 };
                 let run = Arc::clone(&run);
+                let device = device.clone();
                 let serve_it = move || {
-                    if let Err(error) = serve(client, volume, &run) {
+                    if let Err(error) = serve(client, (volume, device), &run) {
                         tracing::debug!("a command for another process: {error}");
                     }
                     drop(turn);
@@ -150,7 +197,11 @@ pub(crate) fn start(volume: &Volume, run: Runner) -> Result<Vec<u8>, ServerError
     Ok(name)
 }
 
-fn serve(mut stream: UnixStream, volume: Volume, run: &Runner) -> Result<(), ServerError> {
+fn serve(
+    mut stream: UnixStream,
+    (volume, device): (Volume, Option<String>),
+    run: &Runner,
+) -> Result<(), ServerError> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let request = read(&mut stream);
@@ -170,6 +221,7 @@ fn serve(mut stream: UnixStream, volume: Volume, run: &Runner) -> Result<(), Ser
                 request,
                 volume: volume.share(),
                 answer,
+                device,
             };
             volume.watch_panics(|| run(command));
         }

@@ -5,13 +5,16 @@
 //! device gets a superblock as the very last step, so a crash before that leaves
 //! no volume on it, and the seed as it was.
 
+use super::features::check_features;
+use super::load::{load_by_roots, store_of};
 use super::members::Members;
+use super::options::{OpenOptions, States};
 use super::superblocks::Preferred;
-use super::{Access, OpenOptions, States, check_features, load_by_roots, store_of};
 use crate::Store;
 use crate::error::StoreError;
 use crate::space::block_group::BlockGroup;
 use crate::space::kind::SpaceKind;
+use butterfs_device::Access;
 use butterfs_device::BlockDevice;
 use butterfs_format::features::Incompat;
 use butterfs_format::superblock::SuperFlags;

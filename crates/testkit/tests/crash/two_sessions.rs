@@ -12,6 +12,7 @@ use super::world::{KINDS, Kind, World, look};
 use super::{Actor, Judge, Tally, fresh_seed, random_workload, seeds};
 use butterfs::{BlockDevice, MemoryDevice};
 use butterfs_device::record::{Action, Event};
+use butterfs_format::DeviceOffset;
 use butterfs_format::superblock::{COPIES, SIZE, Superblock};
 use butterfs_testkit::Random;
 use std::sync::Arc;
@@ -57,6 +58,22 @@ fn states_wanted() -> usize {
     std::env::var("BUTTERFS_SESSION_STATES").map_or(6000, |text| text.parse().expect("a number"))
 }
 
+/// Bytes of a device with three copies of the superblock. It takes only the
+/// memory of what is written.
+const LARGE: u64 = 257 << 30;
+
+/// The kind of volume of a seed. Every third one lies on a large device.
+fn kind_of(seed: u64) -> Kind {
+    let kind = KINDS[(seed % KINDS.len() as u64) as usize];
+    match seed.is_multiple_of(3) {
+        true => Kind {
+            device_bytes: LARGE,
+            ..kind
+        },
+        false => kind,
+    }
+}
+
 /// Whether the copies of the superblock are not all there, and of one commit.
 fn copies_differ(device: &MemoryDevice) -> bool {
     let copy = |offset| {
@@ -65,7 +82,10 @@ fn copies_differ(device: &MemoryDevice) -> bool {
         let found = Superblock::parse(&bytes, offset).ok()?;
         Some((found.generation, found.log_root))
     };
-    copy(COPIES[0]).is_none() || copy(COPIES[0]) != copy(COPIES[1])
+    let fits = |offset: &&DeviceOffset| offset.get() + SIZE as u64 <= device.size();
+    let mut mirrors = COPIES[1..].iter().filter(fits);
+    let primary = copy(COPIES[0]);
+    primary.is_none() || mirrors.any(|offset| copy(*offset) != primary)
 }
 
 /// A session on a blank volume. Every other one ends by closing the volume.
@@ -254,7 +274,7 @@ fn second_session(
 
 /// All of one seed. Gives what is wrong with each session that failed.
 fn sweep(seed: u64, tally: &Tally, counts: &Counts) -> Vec<String> {
-    let kind = KINDS[(seed % KINDS.len() as u64) as usize];
+    let kind = kind_of(seed);
     let first = first_session(seed, kind);
     let mut random = Random::new(seed);
     let mut failures = Vec::new();

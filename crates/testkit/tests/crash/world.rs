@@ -28,33 +28,42 @@ const ATTRIBUTE: &[u8] = b"user.crash";
 pub struct Kind {
     pub node_size: u32,
     pub features: &'static str,
+    pub device_bytes: u64,
     pub options: &'static str,
 }
+
+/// Bytes of a device with two copies of the superblock.
+pub const SMALL: u64 = 128 << 20;
 
 pub const KINDS: [Kind; 5] = [
     Kind {
         node_size: 4096,
         features: "",
+        device_bytes: SMALL,
         options: "",
     },
     Kind {
         node_size: 16384,
         features: "",
+        device_bytes: SMALL,
         options: "compress-force=zstd",
     },
     Kind {
         node_size: 4096,
         features: "^block-group-tree,^no-holes",
+        device_bytes: SMALL,
         options: "",
     },
     Kind {
         node_size: 4096,
         features: "^block-group-tree",
+        device_bytes: SMALL,
         options: "nodatacow",
     },
     Kind {
         node_size: 4096,
         features: "",
+        device_bytes: SMALL,
         options: "notreelog",
     },
 ];
@@ -70,7 +79,7 @@ pub fn options(list: &str) -> OpenOptions {
 }
 
 pub fn blank(kind: Kind) -> MemoryDevice {
-    let device = MemoryDevice::new(128 << 20);
+    let device = MemoryDevice::new(kind.device_bytes);
     let mut wanted = MkfsOptions {
         node_size: kind.node_size,
         ..MkfsOptions::default()

@@ -1,10 +1,13 @@
 //! Every field of a volume's items and superblock, in words that two volumes
 //! with the same history have in common.
 //!
+//! What is about extents and free space is in [`super::space`].
+//!
 //! Addresses of extents and nodes are left out, since each allocator chooses its
 //! own. Generations, times and UUIDs become what they mean: the part of the
 //! history, or whose UUID it is.
 
+use super::space::record_space;
 use butterfs::Volume;
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::chunk::Chunk;
@@ -32,7 +35,7 @@ pub type Record = BTreeMap<(String, String), String>;
 pub struct Parts(pub Vec<(Timespec, Generation)>);
 
 impl Parts {
-    fn generation(&self, generation: Generation) -> String {
+    pub fn generation(&self, generation: Generation) -> String {
         if generation.get() == 0 {
             return "0".to_owned();
         }
@@ -59,13 +62,17 @@ macro_rules! plain {
 }
 
 /// Writes fields of one item down.
-struct Fields<'r> {
+pub struct Fields<'r> {
     record: &'r mut Record,
     item: String,
 }
 
-impl Fields<'_> {
-    fn put(&mut self, field: &str, value: impl ToString) {
+impl<'r> Fields<'r> {
+    pub const fn of(record: &'r mut Record, item: String) -> Self {
+        Self { record, item }
+    }
+
+    pub fn put(&mut self, field: &str, value: impl ToString) {
         let key = (self.item.clone(), field.to_owned());
         self.record.insert(key, value.to_string());
     }
@@ -110,11 +117,12 @@ pub fn record(images: &[PathBuf], parts: &Parts) -> Record {
             items(&volume, tree, |key, data| recorder.item(tree, key, data));
         }
     }
+    record_space(&volume, parts, &mut recorder.record);
     volume.close().unwrap();
     recorder.record
 }
 
-fn items(volume: &Volume, tree: TreeId, mut visit: impl FnMut(Key, &[u8])) {
+pub fn items(volume: &Volume, tree: TreeId, mut visit: impl FnMut(Key, &[u8])) {
     let trees = volume.trees();
     let visited = trees.items_from(tree, &Key::MIN, &mut |item| {
         visit(item.key, item.data);
@@ -160,10 +168,7 @@ impl Recorder<'_> {
     }
 
     fn fields(&mut self, item: String) -> Fields<'_> {
-        Fields {
-            record: &mut self.record,
-            item,
-        }
+        Fields::of(&mut self.record, item)
     }
 
     fn superblock(&mut self, volume: &Volume, of: &Superblock, bytes: &[u8]) {

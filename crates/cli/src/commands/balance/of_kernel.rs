@@ -1,13 +1,14 @@
 //! Balances of volumes that the kernel has mounted.
 
 use super::ends::{PAUSED, WAITS, none};
+use super::shown::Shown;
 use crate::beside::beside;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::interrupt::Interrupt;
 use crate::output;
 use butterfs_admin::balance::{Filters, Redundancy};
 use butterfs_kernel::{self as kernel, BalanceProgress};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use rustix::io::Errno;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -40,14 +41,14 @@ fn failure(path: &Path, error: Errno) -> Failure {
 }
 
 /// Begins a balance, and waits for its end.
-pub fn start(path: &Path, filters: &Filters, redundancy: Redundancy, quiet: bool) -> Done {
+pub fn start(path: &Path, filters: &Filters, redundancy: Redundancy, shown: Shown) -> Done {
     let [data, metadata, system] =
         [&filters.data, &filters.metadata, &filters.system].map(|filter| {
             let filter = filter.as_ref()?;
             Some(filter.args())
         });
     let force = redundancy == Redundancy::MayShrink;
-    run(path, quiet, |file| {
+    run(path, shown, |file| {
         let filters = [data.as_ref(), metadata.as_ref(), system.as_ref()];
         kernel::start_balance(file, filters, force)
     })
@@ -55,33 +56,32 @@ pub fn start(path: &Path, filters: &Filters, redundancy: Redundancy, quiet: bool
 
 /// Resumes the balance that waits.
 pub fn resume(path: &Path) -> Done {
-    run(path, false, kernel::resume_balance)
+    run(path, Shown::Progress, kernel::resume_balance)
 }
 
 /// Has the kernel do what `work` asks for, and shows how far it is. The first
 /// Ctrl-C pauses it.
 fn run(
     path: &Path,
-    quiet: bool,
+    shown: Shown,
     work: impl FnOnce(BorrowedFd<'_>) -> Result<BalanceProgress, Errno> + Send,
 ) -> Done {
     let file = open(path)?;
     let file = file.as_fd();
     let interrupt = Interrupt::watch()?;
-    let target = match quiet {
-        true => ProgressDrawTarget::hidden(),
-        false => ProgressDrawTarget::stderr(),
-    };
-    let bar = ProgressBar::with_draw_target(Some(0), target);
+    let bar = ProgressBar::with_draw_target(Some(0), shown.target());
     let template = "{bar:30} {pos} of about {len} block groups, {eta} left";
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
-    let mut is_asked = false;
+    let (mut has_begun, mut is_asked) = (false, false);
     let ended = beside(
         || work(file),
         || {
             if let Ok(Some(progress)) = kernel::balance_progress(file) {
+                if progress.is_running && !std::mem::replace(&mut has_begun, true) {
+                    shown.begun();
+                }
                 bar.set_length(progress.expected);
                 bar.set_position(progress.considered.min(progress.expected));
             }

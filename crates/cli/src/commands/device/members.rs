@@ -90,21 +90,11 @@ fn volume_of(words: &mut Vec<PathBuf>) -> Result<Place, Failure> {
     })
 }
 
-/// Warns on mounts if a kind of space has several profiles, as the Btrfs tools
-/// do.
-fn note_mixed_profiles(place: &Place) {
-    if place.volume.is_dir()
-        && let Ok(facts) = facts::at(&place.volume)
-    {
-        facts::note_mixed_profiles(&facts);
-    }
-}
-
 impl Add {
     /// Runs it.
     pub fn run(mut self) -> Done {
         let place = volume_of(&mut self.words)?;
-        note_mixed_profiles(&place);
+        facts::note_mixed_profiles_of_mount(&place.volume);
         let devices = self
             .words
             .iter()
@@ -127,7 +117,7 @@ impl Remove {
         let action = match &named[..] {
             [one] if one == "cancel" => Action::CancelRemoval,
             _ => {
-                note_mixed_profiles(&place);
+                facts::note_mixed_profiles_of_mount(&place.volume);
                 Action::Remove(named)
             }
         };

@@ -1,0 +1,407 @@
+//! Loading the trees that a superblock names.
+//!
+//! Reads the chunks and the roots, and one item for each block group.
+
+use super::members::{self, Members};
+use super::options::{FreeSpace, OnReplacement, OpenOptions, Roots, States};
+use crate::Store;
+use crate::allocation::Allocation;
+use crate::chunks::excluded;
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::forest::Forest;
+use crate::pending::Pending;
+use crate::publication::Publication;
+use crate::rescue::NodesPassedOver;
+use crate::rounds::Rounds;
+use crate::space::block_group::{BlockGroup, Standing};
+use crate::space::block_groups::BlockGroups;
+use crate::space::ranges::RangeSet;
+use crate::trees::TreeState;
+use butterfs_device::Access;
+use butterfs_format::features::{CompatRo, Incompat};
+use butterfs_format::item::root::RootItem;
+use butterfs_format::superblock::{SuperFlags, Superblock};
+use butterfs_format::{Generation, NodeRef, TreeId};
+use butterfs_tree::{Headers, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, row_length};
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+/// The volume whose trees an engine has.
+pub(super) fn store_of(engine: Engine, options: &OpenOptions) -> Store {
+    let (space, identity) = (Arc::clone(&engine.space), engine.identity);
+    Store {
+        engine: crate::engine_lock::EngineLock::new(engine),
+        identity,
+        reads_outside: AtomicU64::new(0),
+        addresses: crate::address_locks::Addresses::default(),
+        fsyncs: crate::fsync_group::FsyncGroup::default(),
+        committing: Mutex::new(()),
+        writing_nodes: Mutex::new(()),
+        commits_under_way: AtomicUsize::new(0),
+        left_to_commit: options.left_to_commit,
+        access: options.access,
+        poisoned: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
+        reason: Mutex::new(None),
+        falling_out: crate::falling_out::FallingOut::new(&space),
+        space,
+        barriers: options.barriers,
+        discard: options.discard,
+        exclusive: Mutex::new(None),
+        replacement_targets: Vec::new(),
+        unequal_copies: Mutex::new(None),
+        nascent: AtomicBool::new(false),
+    }
+}
+
+fn damaged(tree: TreeId, error: StoreError) -> StoreError {
+    if !error.is_damage() {
+        return error;
+    }
+    // Reading needs no other tree than these without being told to do without.
+    let read_only_possible = matches!(tree, TreeId::CSUM | TreeId::FREE_SPACE | TreeId::UUID);
+    let next = match tree {
+        TreeId::FREE_SPACE => "mount with -o clear_cache to make the tree anew",
+        _ if read_only_possible => "run a check of the volume",
+        _ => "run a check of the volume; `-o ro,rescue=all` reads what is left",
+    };
+    StoreError::Unsupported {
+        what: format!("the root of tree {tree}: {error}; {next}"),
+        read_only_possible,
+    }
+}
+
+/// The engine of the last commit, or of an earlier one where the options allow
+/// that and the last one's roots are damaged.
+pub(super) fn load_engine(
+    members: &mut Members,
+    superblock: &Superblock,
+    options: &OpenOptions,
+) -> Result<Engine, StoreError> {
+    let first = match load_by_roots(members, superblock, options) {
+        Err(error) if options.roots == Roots::OrBackups && error.is_damage() => error,
+        result => return result,
+    };
+    let mut backups: Vec<_> = superblock
+        .backup_roots
+        .iter()
+        .filter(|backup| {
+            let generation = backup.tree_root.generation;
+            generation.get() > 0 && generation < superblock.generation
+        })
+        .collect();
+    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root.generation));
+    for backup in backups {
+        let older = superblock.with_roots_of(backup);
+        if let Ok(engine) = load_by_roots(members, &older, options) {
+            tracing::warn!(
+                damage = %first,
+                lost = superblock.generation.get() - older.generation.get(),
+                "the roots of the last commit are damaged; those of an earlier one are used, and \
+                 what was written since is lost"
+            );
+            return Ok(engine);
+        }
+    }
+    Err(first)
+}
+
+pub(super) fn load_by_roots(
+    members: &mut Members,
+    superblock: &Superblock,
+    options: &OpenOptions,
+) -> Result<Engine, StoreError> {
+    let mut map = ChunkMap::default();
+    for (logical, chunk) in &superblock.sys_chunks {
+        map.insert(*logical, chunk.clone())?;
+    }
+    members.choose_seeds();
+    let space = space_over(members.devices(), map, options);
+    let mut engine = blank_engine(superblock.clone(), space, options);
+    if let Some(seeds) = members.seeds()? {
+        engine.identity.headers = Headers::Seeded(seeds);
+    }
+    engine.load_roots()?;
+    let mut items = engine.read_devices()?;
+    members.add_new(&mut items);
+    engine.publication.devices = Arc::new(items);
+    engine.own_item()?;
+    let has_others = members.leave_out_strangers(&engine.publication.devices)?;
+    if let Some(seeds) = members.seeds()? {
+        engine.identity.headers = Headers::Seeded(seeds);
+    }
+    let missing = members.missing(&engine.publication.devices, options)?;
+    if has_others || !missing.is_empty() {
+        let devices = members.devices().into_iter().chain(missing).collect();
+        let map = (*engine.space.map()).clone();
+        engine.space = space_over(devices, map, options);
+    }
+    if options.access == Access::ReadWrite && !engine.space.is_whole() {
+        let generation = superblock.generation.get();
+        engine.generation = Generation(generation.saturating_add(members::apart()));
+    }
+    engine.load_chunks(options)?;
+    engine.load_trees(options.roots, options.access)?;
+    // A change of all headers may be done on some devices only.
+    if options.states == States::Usable
+        && let Some(split) = members.split()
+        && !engine.has_one_history()
+    {
+        return Err(split.into());
+    }
+    engine.load_stripe_extents()?;
+    engine.load_groups()?;
+    if options.access == Access::ReadWrite && options.on_replacement == OnReplacement::Refuse {
+        engine.check_not_replacing()?;
+    }
+    let loaded = engine.load_device_stats();
+    engine.go_without(
+        loaded,
+        "the error counters of devices cannot be read and begin at zero",
+    )?;
+    let loaded = engine.load_quotas();
+    let keeps_simple = superblock.incompat.contains(Incompat::SIMPLE_QUOTA);
+    if let (Err(error), Access::ReadWrite, true) = (&loaded, options.access, keeps_simple) {
+        // Nothing in these numbers tells later that somebody wrote without
+        // them.
+        return Err(StoreError::Unsupported {
+            what: format!(
+                "it keeps simple quotas, whose numbers every program that writes has to keep, and \
+                 the quota tree cannot be read ({error})"
+            ),
+            read_only_possible: true,
+        });
+    }
+    engine.go_without(
+        loaded,
+        "quotas are off, as on a kernel mount: the quota tree cannot be used, and nobody keeps its \
+         numbers; `butterfs quota disable` and `quota enable` make it anew",
+    )?;
+    Ok(engine)
+}
+
+fn space_over(
+    devices: Vec<butterfs_volume::VolumeDevice>,
+    map: ChunkMap,
+    options: &OpenOptions,
+) -> Arc<LogicalSpace> {
+    let on_damage = match options.access {
+        Access::ReadWrite => OnDamage::Heal,
+        Access::ReadOnly => OnDamage::Leave,
+    };
+    let on_loss = match options.states {
+        States::Usable => OnLoss::GoOn,
+        // A change of all devices stops at the first failure, and is continued
+        // on all of them.
+        States::Tuned => OnLoss::Fail,
+    };
+    Arc::new(LogicalSpace::over(devices, map, on_damage, on_loss))
+}
+
+/// Errors unless a root node belongs to its tree.
+fn verify_root(root: &Node, tree: TreeId) -> Result<(), StoreError> {
+    if root.owner() == tree {
+        return Ok(());
+    }
+    Err(TreeError::Corrupt {
+        logical: root.logical(),
+        fault: NodeFault::Owner,
+    }
+    .into())
+}
+
+pub(super) fn blank_engine(
+    superblock: Superblock,
+    space: Arc<LogicalSpace>,
+    options: &OpenOptions,
+) -> Engine {
+    let identity = VolumeIdentity {
+        fsid: superblock.node_fsid(),
+        node_size: superblock.node_size as usize,
+        sector_size: superblock.sector_size.into(),
+        checksum: superblock.checksum_type,
+        headers: match superblock.flags.intersects(SuperFlags::CHANGING) {
+            true => Headers::Changing,
+            false => Headers::Agree,
+        },
+    };
+    let remakes_free_space = options.access == Access::ReadWrite
+        && superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
+        && (options.free_space == FreeSpace::Remade || !superblock.has_valid_free_space_tree());
+    let free_space_tree = !remakes_free_space && superblock.has_valid_free_space_tree();
+    Engine {
+        stamp: NodeStamp {
+            fsid: identity.fsid,
+            chunk_tree_uuid: [0; 16],
+        },
+        generation: Generation(superblock.generation.get() + 1),
+        forest: Forest::new(options.cache_bytes, identity.node_size),
+        allocation: Allocation {
+            free_space_tree,
+            remakes_free_space,
+            ..Allocation::default()
+        },
+        pending: Pending::default(),
+        publication: Publication::new(superblock),
+        identity,
+        rescue: options.rescue,
+        nodes_passed_over: NodesPassedOver::default(),
+        kept_trees: FxHashMap::default(),
+        acknowledged: crate::acknowledged::Acknowledged::default(),
+        quotas: None,
+        rounds: Rounds::default(),
+        generation_bytes: options.generation_bytes,
+        edits: 0,
+        edits_beside: CachePadded::default(),
+        space,
+    }
+}
+
+impl Engine {
+    pub(super) fn load_roots(&mut self) -> Result<(), StoreError> {
+        let superblock = &self.publication.superblock;
+        let chunk = NodeRef {
+            logical: superblock.chunk_root,
+            generation: superblock.chunk_root_generation,
+            level: superblock.chunk_root_level,
+        };
+        let root = NodeRef {
+            logical: superblock.root,
+            generation: superblock.generation,
+            level: superblock.root_level,
+        };
+        for (tree, root) in [(TreeId::CHUNK, chunk), (TreeId::ROOT, root)] {
+            let state = TreeState {
+                root,
+                item_key: None,
+                item: RootItem::default(),
+                changed: false,
+                only_moved: false,
+            };
+            self.forest.trees.insert(tree, state);
+        }
+        let bytes = self.node(chunk)?;
+        verify_root(&bytes, TreeId::CHUNK)?;
+        let header = butterfs_format::node::NodeHeader::parse(bytes.bytes())
+            .map_err(|_| StoreError::Internal("a verified node has no header"))?;
+        self.stamp.chunk_tree_uuid = header.chunk_tree_uuid;
+        Ok(())
+    }
+
+    fn load_chunks(&mut self, options: &OpenOptions) -> Result<(), StoreError> {
+        let found = self.read_chunks()?;
+        self.allocation.chunks = found.chunks;
+        self.space.set_map(found.map);
+        self.verify_device_sizes(options)?;
+        self.verify_volume_size(options.access)?;
+        self.publication.superblock.device = self.own_item()?;
+        self.publication.superblock.num_devices = self.publication.devices.len() as u64;
+        self.publication.durable_devices = Arc::clone(&self.publication.devices);
+        self.verify_stripes()?;
+        if options.access == Access::ReadWrite {
+            self.space.check_degraded()?;
+        }
+        Ok(())
+    }
+
+    fn load_trees(&mut self, roots: Roots, access: Access) -> Result<(), StoreError> {
+        let root = self.node(self.root(TreeId::ROOT)?)?;
+        verify_root(&root, TreeId::ROOT)?;
+        let writes = access == Access::ReadWrite;
+        let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
+        if writes && self.allocation.free_space_tree {
+            needed.push(TreeId::FREE_SPACE);
+        }
+        if self.publication.superblock.has_block_group_tree() {
+            needed.push(TreeId::BLOCK_GROUP);
+        }
+        for tree in needed {
+            let found = self.tree_state(tree).map(|state| state.root);
+            if tree == TreeId::FS || found.is_ok() {
+                let root = found?;
+                if roots == Roots::OrBackups {
+                    self.node(root)?;
+                } else if writes {
+                    // Whoever changes the volume must learn of damage before.
+                    self.node(root)
+                        .map_err(|error| damaged(tree, error.into()))?;
+                }
+            } else {
+                let missing = found.map(drop).map_err(|error| match tree {
+                    TreeId::FREE_SPACE => damaged(tree, error),
+                    _ => error,
+                });
+                self.pass_over(missing)?;
+            }
+        }
+        self.pass_over(self.verify_device_extents())?;
+        let uuids = match self.tree_state(TreeId::UUID) {
+            Ok(state) if writes => self.node(state.root).map(drop).map_err(StoreError::from),
+            Ok(_) | Err(StoreError::Tree(TreeError::NoSuchTree(_))) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match access {
+            // Making and deleting subvolumes would fail in the middle.
+            Access::ReadWrite => uuids.map_err(|error| damaged(TreeId::UUID, error)),
+            Access::ReadOnly => self.go_without(uuids, "the UUID tree cannot be used"),
+        }
+    }
+
+    /// Errors when the kernel's replacement of a device was interrupted. Only the
+    /// kernel can go on with it.
+    pub(crate) fn check_not_replacing(&self) -> Result<(), StoreError> {
+        match self.replace_item()? {
+            Some(item) if item.is_under_way() => Err(StoreError::Unsupported {
+                what: format!(
+                    "the kernel's replacement of device {} was interrupted; mount the volume with \
+                     the kernel, which goes on with it, or end it: `butterfs replace cancel` on the \
+                     volume",
+                    item.source
+                ),
+                read_only_possible: true,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn load_groups(&mut self) -> Result<(), StoreError> {
+        let mut groups = BlockGroups::default();
+        for (logical, chunk) in &self.allocation.chunks {
+            let used = match self.read_group(*logical, chunk) {
+                Ok(Some(item)) => item.used,
+                Ok(None) => {
+                    tracing::warn!(%logical, "a chunk has no block group; its space is not used");
+                    continue;
+                }
+                Err(error) => {
+                    self.pass_over(Err(error))?;
+                    chunk.length
+                }
+            };
+            groups.insert(BlockGroup {
+                start: *logical,
+                length: chunk.length,
+                flags: chunk.flags,
+                used,
+                promised: 0,
+                pinned: 0,
+                excluded: excluded(*logical, chunk),
+                free: None,
+                cursor: logical.get(),
+                dirty: false,
+                standing: Standing::Committed,
+                read_only: self.lies_on_seed(chunk),
+                row: row_length(chunk),
+                left_over: RangeSet::default(),
+            });
+        }
+        self.pass_over(self.verify_gaps())?;
+        self.allocation.groups = groups;
+        Ok(())
+    }
+}
