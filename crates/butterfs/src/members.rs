@@ -402,7 +402,7 @@ pub(crate) fn open_to_use(
     (access, direct): (Access, DirectIo),
 ) -> Result<FileDevice, DeviceError> {
     match (access, direct) {
-        (Access::ReadWrite, DirectIo::Preferred) => FileDevice::open_direct(path, access),
+        (Access::ReadWrite, DirectIo::Preferred) => FileDevice::open_durable(path, access),
         _ => FileDevice::open(path, access),
     }
 }

@@ -28,6 +28,9 @@ pub enum NotDirect {
     /// Whoever opened it did not ask for direct I/O.
     #[error("direct I/O was not asked for")]
     NotAsked,
+    /// It is an image, and used through the page cache on purpose.
+    #[error("that is faster for images")]
+    Image,
     /// The file system does not say what direct I/O it takes. So it has none,
     /// or none that saves a copy.
     #[error("the file system offers no direct I/O")]

@@ -186,15 +186,20 @@ fn has_hole(path: &Path, range: std::ops::Range<u64>) -> bool {
 
 #[test]
 fn images_are_allocated_around_small_writes_that_are_flushed() {
+    for open in [FileDevice::open_direct, FileDevice::open_durable] {
+        allocates_ahead(open);
+    }
+}
+
+fn allocates_ahead(open: fn(&Path, Access) -> Result<FileDevice, DeviceError>) {
     let folder = tempfile::tempdir().unwrap();
     let kind = rustix::fs::statfs(folder.path()).unwrap().f_type;
     if kind != 0xef53 {
         return eprintln!("skipped: no ext4 here");
     }
-    let Some(device) = image(folder.path(), 64 * MIB) else {
-        return;
-    };
     let path = folder.path().join("image");
+    drop(FileDevice::create(&path, 64 * MIB).unwrap());
+    let device = open(&path, Access::ReadWrite).unwrap();
     // Much at a time takes the space that it needs.
     device.write_at(DeviceOffset(0), &vec![1; 2 << 20]).unwrap();
     device.flush().unwrap();
@@ -234,6 +239,7 @@ fn images_are_allocated_around_small_writes_that_are_flushed() {
     assert_eq!(on_disk(&path), 4 * MIB);
     device.flush().unwrap();
     device.write_at(DeviceOffset(9 * MIB), &before).unwrap();
+    device.flush().unwrap();
     assert_eq!(on_disk(&path), 8 * MIB);
     assert_eq!(path.metadata().unwrap().len(), 64 * MIB);
 }

@@ -22,7 +22,7 @@ pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, D
     let started = Instant::now();
     loop {
         let opened = match access {
-            Access::ReadWrite => FileDevice::open_direct(source, access),
+            Access::ReadWrite => FileDevice::open_durable(source, access),
             Access::ReadOnly => FileDevice::open(source, access),
         };
         let error = match opened {

@@ -29,6 +29,7 @@ pub mod placement;
 mod profile;
 mod renew;
 mod rows;
+mod runs;
 mod space;
 mod stats;
 mod stripe_extents;

@@ -13,22 +13,17 @@ use crate::error::VolumeError;
 use crate::locked_row::RowLock;
 use crate::map::ChunkMap;
 use crate::member::{Member, MemberFacts, MemberState, Role, VolumeDevice};
+use crate::runs::{Run, Wait, runs_of};
 use crate::stats::DeviceStats;
-use crate::workers::{self, Workers};
+use crate::workers::Workers;
 use crate::{bytes_of, memory_of};
-use butterfs_device::{Access, BlockDevice, Caching, DeviceError, DeviceRange, WriteRequest};
+use butterfs_device::{Access, BlockDevice, Caching, DeviceError, DeviceRange};
 use butterfs_format::superblock;
 use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-/// Bytes of one vectored write at most, unless a single block is larger.
-const WRITE_MAX: usize = 4 << 20;
-/// Parts of one vectored write at most.
-const PARTS_MAX: usize = 512;
 
 /// What is done with bad copies when a good one is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,13 +48,6 @@ pub enum OnLoss {
 #[derive(Debug, Default)]
 #[must_use = "nobody else is told whether the writes fail"]
 pub struct WritesBehind(Vec<(DeviceId, DeviceRange)>);
-
-/// Whether a write waits until the devices have it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
-    UntilDone,
-    NotAtAll,
-}
 
 /// The devices of a volume at one moment.
 type Members = Arc<BTreeMap<DeviceId, Arc<Member>>>;
@@ -324,7 +312,7 @@ impl LogicalSpace {
 
     /// Whether a write may leave out a device: it is not used, and writing goes
     /// on without it.
-    fn leaves_out(&self, device: DeviceId) -> bool {
+    pub(crate) fn leaves_out(&self, device: DeviceId) -> bool {
         self.on_loss == OnLoss::GoOn
             && self
                 .member(device)
@@ -341,7 +329,7 @@ impl LogicalSpace {
     ///
     /// # Errors
     /// `error`, if it is not possible.
-    fn lose(&self, device: DeviceId, error: DeviceError) -> Result<(), VolumeError> {
+    pub(crate) fn lose(&self, device: DeviceId, error: DeviceError) -> Result<(), VolumeError> {
         if self.on_loss == OnLoss::Fail {
             return Err(error.into());
         }
@@ -521,64 +509,13 @@ impl LogicalSpace {
         pieces.sort_by_key(|(physical, _)| *physical);
         let _same_devices = self.writing.read();
         let _claims = self.claim_twins(&pieces);
-        let mut runs: Vec<Run<'_>> = Vec::new();
-        for (physical, part) in pieces {
-            match runs.last_mut() {
-                Some(run) if run.accepts(physical, part.len()) => run.push(part),
-                _ => runs.push(Run::new(physical, part)),
-            }
-        }
+        let runs = runs_of(pieces);
         let behind = match wait {
             Wait::UntilDone => Vec::new(),
             Wait::NotAtAll => runs.iter().map(Run::place).collect(),
         };
         self.write_runs(runs, wait)?;
         Ok(WritesBehind(behind))
-    }
-
-    /// Writes runs, which are in the order of their devices.
-    fn write_runs(&self, runs: Vec<Run<'_>>, wait: Wait) -> Result<(), VolumeError> {
-        let mut jobs: Vec<(DeviceId, Vec<Run<'_>>)> = Vec::new();
-        for run in runs {
-            match jobs.last_mut() {
-                Some((device, runs)) if *device == run.start.device => runs.push(run),
-                _ => jobs.push((run.start.device, vec![run])),
-            }
-        }
-        if !self.is_worth_threads(&jobs, wait) {
-            let mut jobs = jobs.into_iter();
-            return jobs.try_for_each(|(device, runs)| self.write_device(device, &runs, wait));
-        }
-        let jobs = jobs
-            .into_iter()
-            .map(|(device, runs)| (device, (device, runs)));
-        let failed = Mutex::new(Ok(()));
-        self.workers
-            .run(self.count(), jobs.collect(), |(device, runs)| {
-                if let Err(error) = self.write_device(device, &runs, wait) {
-                    let mut failed = failed.lock();
-                    if failed.is_ok() {
-                        *failed = Err(error);
-                    }
-                }
-            });
-        failed.into_inner()
-    }
-
-    /// Whether devices are written at the same time. Waking a thread takes as
-    /// long as copying some data into the page cache, and less long than a
-    /// device takes.
-    fn is_worth_threads(&self, jobs: &[(DeviceId, Vec<Run<'_>>)], wait: Wait) -> bool {
-        let is_direct = |id: &DeviceId| {
-            let member = self.member(*id);
-            let device = member.as_ref().and_then(|member| member.used());
-            device.is_some_and(|device| device.caching() == Some(Caching::Direct))
-        };
-        let runs = jobs.iter().flat_map(|(_, runs)| runs);
-        let bytes: usize = runs.map(|run| run.bytes).sum();
-        jobs.len() > 1
-            && (bytes >= workers::WORTH_IT
-                || (wait == Wait::UntilDone && jobs.iter().any(|(id, _)| is_direct(id))))
     }
 
     /// Errors if it is known beforehand that a copy cannot be written.
@@ -603,41 +540,6 @@ impl LogicalSpace {
     pub fn is_seed(&self, device: DeviceId) -> bool {
         let member = self.member(device);
         member.is_some_and(|member| member.role == Role::Seed)
-    }
-
-    /// Writes the runs of one device, all of them at the same time.
-    fn write_device(&self, id: DeviceId, runs: &[Run<'_>], wait: Wait) -> Result<(), VolumeError> {
-        let parts: Vec<Vec<IoSlice<'_>>> = runs.iter().map(Run::slices).collect();
-        if let Some(twin) = self.twin(id) {
-            for (run, parts) in runs.iter().zip(&parts) {
-                twin.write(run.start.offset, parts);
-            }
-        }
-        let (device, stats) = match self.used(id) {
-            Ok(used) => used,
-            // It fell out since the write was planned.
-            Err(_) if self.leaves_out(id) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        let requests: Vec<WriteRequest<'_>> = runs
-            .iter()
-            .zip(&parts)
-            .map(|(run, parts)| WriteRequest {
-                offset: run.start.offset,
-                parts,
-            })
-            .collect();
-        let written = match wait {
-            Wait::UntilDone => device.write_all_at(&requests),
-            Wait::NotAtAll => device.write_behind_at(&requests),
-        };
-        match written {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                DeviceStats::count(&stats.write_errs);
-                self.lose(id, error)
-            }
-        }
     }
 
     /// Whether all that is written goes to one device.
@@ -789,44 +691,5 @@ pub(crate) fn check_superblocks(
             physical: Physical { offset, ..physical },
         }),
         None => Ok(()),
-    }
-}
-
-/// Neighbouring parts of one device.
-struct Run<'a> {
-    start: Physical,
-    bytes: usize,
-    parts: Vec<&'a [u8]>,
-}
-
-impl<'a> Run<'a> {
-    fn new(start: Physical, part: &'a [u8]) -> Self {
-        Self {
-            start,
-            bytes: part.len(),
-            parts: vec![part],
-        }
-    }
-
-    fn push(&mut self, part: &'a [u8]) {
-        self.bytes = self.bytes.saturating_add(part.len());
-        self.parts.push(part);
-    }
-
-    fn place(&self) -> (DeviceId, DeviceRange) {
-        let range = DeviceRange::of_buffer(self.start.offset, self.bytes);
-        (self.start.device, range)
-    }
-
-    fn slices(&self) -> Vec<IoSlice<'_>> {
-        self.parts.iter().map(|part| IoSlice::new(part)).collect()
-    }
-
-    fn accepts(&self, at: Physical, length: usize) -> bool {
-        let end: DeviceOffset = DeviceRange::of_buffer(self.start.offset, self.bytes).end();
-        self.start.device == at.device
-            && end == at.offset
-            && self.bytes.saturating_add(length) <= WRITE_MAX
-            && self.parts.len() < PARTS_MAX
     }
 }

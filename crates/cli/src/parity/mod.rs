@@ -407,7 +407,10 @@ mod tests {
             "{said}"
         );
         let said = answer_to("butterfs check --subvol-extents a").unwrap();
-        assert!(said.starts_with("`check` has no --subvol-extents: "), "{said}");
+        assert!(
+            said.starts_with("`check` has no --subvol-extents: "),
+            "{said}"
+        );
         assert_eq!(answer_to("butterfs nonsense"), None);
         assert_eq!(answer_to("butterfs check --nonsense a"), None);
     }

@@ -101,8 +101,10 @@ impl Ring {
             // SAFETY: as promised by the caller.
             unsafe { self.push(entry.build().user_data(number)) };
         }
-        // What is not submitted is submitted at the end.
-        let _ = self.ring.submit();
+        if !self.is_broken {
+            // What is not submitted now is submitted at the end.
+            let _ = self.ring.submit();
+        }
     }
 
     /// # Safety
@@ -124,15 +126,11 @@ impl Ring {
     pub(super) fn finish(&mut self, count: usize) -> Outcomes {
         const PAUSE: Duration = Duration::from_millis(1);
         let mut outcomes: Outcomes = (0..count).map(|_| Ok(0)).collect();
+        // They may be complete already.
+        self.reap(&mut outcomes);
         while self.left > 0 {
             let entered = self.ring.submit_and_wait(self.left);
-            for completed in self.ring.completion() {
-                self.left = self.left.saturating_sub(1);
-                let number = usize::try_from(completed.user_data()).unwrap_or(usize::MAX);
-                if let Some(outcome) = outcomes.get_mut(number) {
-                    *outcome = outcome_of(completed.result());
-                }
-            }
+            self.reap(&mut outcomes);
             let refused = entered.is_err_and(|error| {
                 let again = [libc::EINTR, libc::EAGAIN, libc::EBUSY];
                 error
@@ -142,8 +140,9 @@ impl Ring {
             if refused && self.left > 0 {
                 self.is_broken = true;
                 if self.ring.submission().len() == self.left {
-                    // The kernel took none of them, and takes none without a
-                    // further call.
+                    // The kernel took none of them. No call follows by which
+                    // it would.
+                    self.left = 0;
                     break;
                 }
                 // The kernel still reads the memory of those that it took.
@@ -151,6 +150,17 @@ impl Ring {
             }
         }
         outcomes
+    }
+
+    /// Takes in what is complete.
+    fn reap(&mut self, outcomes: &mut [io::Result<usize>]) {
+        for completed in self.ring.completion() {
+            self.left = self.left.saturating_sub(1);
+            let number = usize::try_from(completed.user_data()).unwrap_or(usize::MAX);
+            if let Some(outcome) = outcomes.get_mut(number) {
+                *outcome = outcome_of(completed.result());
+            }
+        }
     }
 }
 

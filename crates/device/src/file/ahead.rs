@@ -9,22 +9,23 @@
 //! Invariants: only what is a hole and reads as zeros is filled, while nobody
 //! writes to the device. The file does not become longer.
 
-use crate::direct::Direct;
-use crate::{DeviceRange, WriteRequest};
-use butterfs_format::DeviceOffset;
+use crate::DeviceRange;
+use crate::parts::{self, after};
 use rustix::fs::{FsWord, SeekFrom};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes that are filled together.
 const REGION: u64 = 4 << 20;
-/// Bytes between two flushes that count as a small write. Whoever writes more
-/// waits for the disk, not for the journal.
-const SMALL: u64 = 256 << 10;
+/// Bytes between two flushes that count as small writes, of several callers.
+/// Whoever writes more waits for the disk, not for the journal.
+const SMALL: u64 = 1 << 20;
+/// Regions that are filled between two flushes.
+const FILLED_MAX: usize = 4;
 /// Bytes that the file system must have free.
 const KEPT_FREE: u64 = 1 << 30;
 /// Bytes that are read and written at a time.
@@ -45,6 +46,8 @@ pub(super) struct Ahead {
     regions: Mutex<BTreeMap<u64, Region>>,
     /// Bytes that were written since the last flush.
     since_flush: AtomicU64,
+    /// Regions that were asked for since the last flush.
+    asked_for: AtomicUsize,
     overwrites: Overwrites,
 }
 
@@ -76,6 +79,7 @@ impl Ahead {
         Some(Self {
             regions: Mutex::default(),
             since_flush: AtomicU64::new(0),
+            asked_for: AtomicUsize::new(0),
             overwrites,
         })
     }
@@ -92,9 +96,11 @@ impl Ahead {
             return Vec::new();
         }
         let known = self.regions();
-        let touched = ranges.iter().flat_map(|range| regions_of(*range));
+        let touched: BTreeSet<u64> = ranges.iter().flat_map(|range| regions_of(*range)).collect();
         touched
+            .into_iter()
             .filter(|region| !known.contains_key(region))
+            .take_while(|_| self.asked_for.fetch_add(1, Ordering::Relaxed) < FILLED_MAX)
             .collect()
     }
 
@@ -108,6 +114,7 @@ impl Ahead {
     /// Notes a flush.
     pub(super) fn flushed(&self) {
         self.since_flush.store(0, Ordering::Relaxed);
+        self.asked_for.store(0, Ordering::Relaxed);
     }
 
     /// Notes that a range may have holes again.
@@ -120,10 +127,10 @@ impl Ahead {
 
     /// Fills a region, as far as it lies within `size`. The caller makes sure
     /// that nobody writes to the device meanwhile.
-    pub(super) fn fill(&self, file: &File, direct: &Direct, region: u64, size: u64) {
+    pub(super) fn fill(&self, file: &File, region: u64, size: u64) {
         let start = region.saturating_mul(REGION);
         let end = start.saturating_add(REGION).min(size);
-        let filled = has_room(file) && fill_holes(file, direct, start..end).is_some();
+        let filled = has_room(file) && fill_holes(file, start..end).is_some();
         let state = match filled {
             true => Region::Filled,
             false => Region::GivenUp,
@@ -138,7 +145,7 @@ fn has_room(file: &File) -> bool {
 }
 
 /// Fills the holes of a range; `None` if something is in the way.
-fn fill_holes(file: &File, direct: &Direct, range: Range<u64>) -> Option<()> {
+fn fill_holes(file: &File, range: Range<u64>) -> Option<()> {
     let mut at = range.start;
     while at < range.end {
         let hole = rustix::fs::seek(file, SeekFrom::Hole(at)).ok()?;
@@ -150,31 +157,26 @@ fn fill_holes(file: &File, direct: &Direct, range: Range<u64>) -> Option<()> {
             Err(rustix::io::Errno::NXIO) => range.end,
             Err(_) => return None,
         };
-        fill_hole(direct, hole..data)?;
+        fill_hole(file, hole..data)?;
         at = data;
     }
     Some(())
 }
 
-fn fill_hole(direct: &Direct, hole: Range<u64>) -> Option<()> {
+fn fill_hole(file: &File, hole: Range<u64>) -> Option<()> {
     let zeros = vec![0; PIECE];
     let mut found = vec![0; PIECE];
     let mut at = hole.start;
     while at < hole.end {
         let left = usize::try_from(hole.end.saturating_sub(at)).unwrap_or(PIECE);
         let length = left.min(PIECE);
-        let (offset, zeros) = (DeviceOffset(at), zeros.get(..length)?);
-        let found = found.get_mut(..length)?;
-        direct.read(at, &mut [IoSliceMut::new(found)]).ok()?;
-        let request = WriteRequest {
-            offset,
-            parts: &[IoSlice::new(zeros)],
-        };
-        if found != zeros || !direct.takes(request.range()) {
+        let (zeros, found) = (zeros.get(..length)?, found.get_mut(..length)?);
+        parts::read(file, at, &mut &mut [IoSliceMut::new(found)][..], 1).ok()?;
+        if found != zeros {
             return None;
         }
-        direct.write(&[request]).ok()?;
-        at = request.range().end().get();
+        parts::write(file, at, &[IoSlice::new(zeros)], (0, 1)).ok()?;
+        at = after(at, length);
     }
     Some(())
 }
