@@ -8,6 +8,7 @@
 pub mod commands;
 pub mod meter;
 pub mod mutation;
+pub mod recoveries;
 pub mod seeds;
 pub mod tape;
 pub mod targets;

@@ -14,3 +14,4 @@ pub mod node;
 pub mod operations;
 pub mod send_stream;
 pub mod superblock;
+pub mod survey;
