@@ -530,7 +530,7 @@ impl LogicalSpace {
     }
 
     /// Writes a copy of a superblock, if the device still has the `size` bytes
-    /// that the volume has on it.
+    /// that the volume has on it, or those that it had when it was opened.
     ///
     /// # Errors
     /// [`VolumeError::Device`], where the volume cannot do without the device.
@@ -544,7 +544,8 @@ impl LogicalSpace {
         let Ok((device, stats)) = self.used(id) else {
             return Ok(());
         };
-        let there = device.still_has(size);
+        // A device may have been shorter than its item before it was opened.
+        let there = device.still_has(size.min(device.size()));
         match there.and_then(|()| device.write_at(offset, bytes)) {
             Ok(()) => Ok(()),
             Err(error) => {
