@@ -108,8 +108,8 @@ pub const ABSENT: &[Absent] = &[
     (
         "rescue super-recover",
         &[],
-        "the newest good copy of the superblock is used, and opening for writing makes all of them \
-         equal",
+        "the newest good copy of the superblock is used; opening for writing verifies it, and then \
+         makes all of them equal or says why not",
     ),
     (
         "restore",
