@@ -15,7 +15,7 @@ use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
 use butterfs_store::{
     FreeSpace, LogPolicy, OnReplacement, OnShortDevice, OpenOptions as StoreOptions, Purpose,
-    SpaceFault, Store, StoreError, Trim,
+    Rescue, SpaceFault, Store, StoreError, Trim,
 };
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
@@ -540,7 +540,14 @@ fn open_store(
     options: &OpenOptions,
 ) -> Result<(Arc<Store>, TreeId), Error> {
     let store = Arc::new(Store::open_all(devices.clone(), &options.store)?);
-    let waits = store.read().waiting_log().is_some() && options.store.log == LogPolicy::Replay;
+    let has_log = store.read().waiting_log().is_some();
+    let waits = has_log && options.store.log == LogPolicy::Replay;
+    if has_log && options.store.rescue != Rescue::default() && !waits {
+        tracing::warn!(
+            "a fsync log waits and is not shown: what programs made durable since the last commit \
+             is missing (without rescue=all, -o ro shows it)"
+        );
+    }
     let is_written = options.store.access == Access::ReadWrite;
     if !waits || is_written {
         let tree = find_subvolume(&store, &options.subvolume)?;
@@ -575,8 +582,8 @@ fn open_store(
     }
     drop(store);
     let overlays: Vec<Arc<dyn BlockDevice>> = devices
-        .into_iter()
-        .map(|device| Arc::new(OverlayDevice::new(device)) as Arc<dyn BlockDevice>)
+        .iter()
+        .map(|device| Arc::new(OverlayDevice::new(Arc::clone(device))) as Arc<dyn BlockDevice>)
         .collect();
     let changing = StoreOptions {
         access: Access::ReadWrite,
@@ -587,27 +594,39 @@ fn open_store(
         on_short_device: OnShortDevice::EndThere,
         ..options.store.clone()
     };
-    match Store::open_all(overlays.clone(), &changing) {
-        Ok(store) => drop(replay(&store)?),
-        // A volume that cannot be changed, not even in memory, can be read as
-        // of the last commit.
-        Err(
-            error @ (StoreError::Unsupported {
-                read_only_possible: true,
-                ..
-            }
-            | StoreError::Inconsistent(
-                SpaceFault::VolumeSize { .. } | SpaceFault::DeviceSize { .. },
-            )
-            | StoreError::OlderCopy(_)),
-        ) => {
+    let replayed = Store::open_all(overlays.clone(), &changing)
+        .map_err(Error::from)
+        .and_then(|store| replay(&store).map(drop));
+    let shown = match replayed {
+        Ok(()) => overlays,
+        // What it may have left in the overlays is not used.
+        Err(error) if can_be_read_without_log(&error) => {
             tracing::warn!("the fsync log is not shown: {error}");
+            devices
         }
-        Err(error) => return Err(error.into()),
-    }
-    let store = Arc::new(Store::open_all(overlays, &options.store)?);
+        Err(error) => return Err(error),
+    };
+    let store = Arc::new(Store::open_all(shown, &options.store)?);
     let tree = find_subvolume(&store, &options.subvolume)?;
     Ok((store, tree))
+}
+
+/// Whether an error of changing a volume in memory says nothing against reading
+/// it as of its last commit: the volume cannot be changed, or not now. A damaged
+/// log is refused, as in the kernel.
+fn can_be_read_without_log(error: &Error) -> bool {
+    let (Error::Store(error) | Error::Fs(FsError::Store(error))) = error else {
+        return false;
+    };
+    matches!(
+        error,
+        StoreError::Unsupported {
+            read_only_possible: true,
+            ..
+        } | StoreError::Inconsistent(SpaceFault::VolumeSize { .. } | SpaceFault::DeviceSize { .. })
+            | StoreError::OlderCopy(_)
+            | StoreError::NoSpace
+    )
 }
 
 /// Replays the log of a store, and deletes the files that have no name then.

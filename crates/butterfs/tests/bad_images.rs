@@ -13,6 +13,8 @@ mod mirrors;
 mod space;
 #[path = "bad_images/unfinished.rs"]
 mod unfinished;
+#[path = "bad_images/wrong_copies.rs"]
+mod wrong_copies;
 
 use butterfs::{
     Access, BlockDevice, DeviceError, Error, FileDevice, FsError, MemoryDevice, OpenOptions,

@@ -1,6 +1,8 @@
 //! A file that somebody cuts short, while it is a volume in use and before.
 
-use butterfs::{Access, DataCow, Degraded, FileDevice, OnShortDevice, OpenOptions, Rescue, Volume};
+use butterfs::{
+    Access, Cleaner, DataCow, Degraded, FileDevice, OnShortDevice, OpenOptions, Rescue, Volume,
+};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_admin::resize::{self, Size};
 use butterfs_admin::scrub::Repair;
@@ -9,8 +11,10 @@ use butterfs_device::BlockDevice;
 use butterfs_format::DeviceId;
 use std::fs::OpenOptions as FileOptions;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const SIZE: u64 = 256 << 20;
 
@@ -206,6 +210,100 @@ fn a_resize_ends_a_volume_whose_unused_tail_is_gone() {
         let report = butterfs_check::check(devices, &options, &butterfs_check::NoProgress).unwrap();
         assert!(report.is_clean(), "{:?}", report.faults);
     }
+}
+
+/// A volume of 120 MiB, with a mirror of its superblock at 64 MiB.
+fn with_mirror(path: &Path) -> Volume {
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::create(path, 120 << 20).unwrap());
+    let mkfs = MkfsOptions {
+        data: Some(ProfileChoice::Single),
+        metadata: Some(ProfileChoice::Single),
+        ..MkfsOptions::default()
+    };
+    make_on(&[Arc::clone(&device)], &mkfs).unwrap();
+    let mut options = OpenOptions::default();
+    options.commit_interval = Duration::from_secs(3600);
+    options.cleaner = Cleaner::OnDemand;
+    let volume = Volume::open_device(device, options).unwrap();
+    volume.write_file(b"before", &[1; 100_000]).unwrap();
+    volume.sync().unwrap();
+    assert!(volume.files().store().allocated_end(DeviceId(1)) <= 60 << 20);
+    volume
+}
+
+/// Ends a volume where its device ends, and checks it.
+fn mend(path: &Path, to: u64) {
+    let volume = open_to_mend(path).unwrap();
+    let store = volume.files().store();
+    let resized = resize::resize(store, DeviceId(1), Size::Max, &mut |_| {
+        ControlFlow::Continue(())
+    });
+    let from = 120 << 20;
+    assert_eq!(resized.unwrap(), resize::End::Resized { from, to });
+    volume.close().unwrap();
+    assert_eq!(path.metadata().unwrap().len(), to);
+    let volume = Volume::open(path, OpenOptions::default()).unwrap();
+    assert_eq!(volume.read_file(b"before").unwrap(), [1; 100_000]);
+    volume.close().unwrap();
+    let device = Arc::new(FileDevice::open(path, Access::ReadOnly).unwrap()) as _;
+    let options = butterfs_check::Options::default();
+    let report =
+        butterfs_check::check(vec![device], &options, &butterfs_check::NoProgress).unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
+#[test]
+fn a_resize_of_a_short_device_needs_no_mirror_beyond_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    for left in [60 << 20, (64 << 20) + 512] {
+        with_mirror(&path).close().unwrap();
+        set_length(&path, left);
+        let volume = open_to_mend(&path).unwrap();
+        let resized = resize::resize(volume.files().store(), DeviceId(1), Size::Max, &mut |_| {
+            ControlFlow::Continue(())
+        });
+        assert!(resized.is_ok(), "{left}: {resized:?}");
+        drop(volume);
+        std::fs::remove_file(&path).unwrap();
+    }
+    with_mirror(&path).close().unwrap();
+    set_length(&path, 60 << 20);
+    mend(&path, 60 << 20);
+}
+
+/// As after a crash: opening makes them equal first.
+#[test]
+fn a_short_device_whose_superblocks_differ_is_resized() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    with_mirror(&path).close().unwrap();
+    let file = FileOptions::new().write(true).open(&path).unwrap();
+    file.write_all_at(&[0; 4096], 64 << 20).unwrap();
+    drop(file);
+    set_length(&path, 68 << 20);
+    mend(&path, 68 << 20);
+}
+
+/// The replay commits before the resize does.
+#[test]
+fn a_short_device_with_a_fsync_log_is_read_and_resized() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    let volume = with_mirror(&path);
+    volume.write_file(b"logged", b"content").unwrap();
+    let inode = volume.files().inode(volume.resolve(b"logged").unwrap());
+    volume.files().fsync(&inode.unwrap()).unwrap();
+    let copy = folder.path().join("copy");
+    std::fs::copy(&path, &copy).unwrap();
+    volume.close().unwrap();
+    set_length(&copy, 68 << 20);
+    let volume = Volume::open(&copy, OpenOptions::read_only()).unwrap();
+    assert_eq!(volume.read_file(b"logged").unwrap(), b"content");
+    drop(volume);
+    mend(&copy, 68 << 20);
+    let volume = Volume::open(&copy, OpenOptions::read_only()).unwrap();
+    assert_eq!(volume.read_file(b"logged").unwrap(), b"content");
 }
 
 /// Data lay where the device is too short: the others are read, and nothing

@@ -23,7 +23,7 @@ use crate::paths;
 use crate::progress::{Phase, Progress};
 use crate::ranges::Ranges;
 use crate::report::{Collector, Figures, Place, Report};
-use crate::superblocks::{self, Given, METADUMP};
+use crate::superblocks::{self, Given, METADUMP, Wanted};
 use crate::trees::roots::{Root, Roots};
 use crate::trees::{ItemList, Items, log, quotas, uuids};
 use crate::visited::Visited;
@@ -53,20 +53,30 @@ pub fn check(
         .num_threads(options.threads.min(THREADS_MAX))
         .build()
         .map_err(|error| CheckError::Threads(Arc::new(error)))?;
-    pool.install(|| run(devices, options, progress))
+    pool.install(|| {
+        let wanted = options.superblock.map_or(Wanted::Newest, Wanted::Number);
+        let report = match run(devices.clone(), (options, wanted), progress)? {
+            Some(report) => Some(report),
+            None => run(devices, (options, Wanted::Primary), progress)?,
+        };
+        report.ok_or(CheckError::Unreadable(Unreadable::ChunkTree))
+    })
 }
 
+/// `None` if a copy of the superblock that is newer than a whole primary one
+/// names no tree of roots that can be read.
 fn run(
     devices: Vec<Arc<dyn BlockDevice>>,
-    options: &Options,
+    (options, wanted): (&Options, Wanted),
     progress: &dyn Progress,
-) -> Result<Report, CheckError> {
+) -> Result<Option<Report>, CheckError> {
     let faults = Arc::new(Collector::new(options.faults_max));
     let Given {
+        passes_over_primary,
         members,
         seeds,
         stale,
-    } = superblocks::open(devices, options.superblock, &faults)?;
+    } = superblocks::open(devices, wanted, &faults)?;
     let Some(superblock) = members.first().map(|member| member.superblock.clone()) else {
         return Err(CheckError::Devices(DevicesFault::None));
     };
@@ -92,7 +102,13 @@ fn run(
     let context = Context::new(superblock, space, Arc::clone(&faults), options, progress);
     let context = context.with_device_items(items).with_seeds(seeds);
     let context = context.with_stale(stale);
-    let check = Check::open(&context)?;
+    let check = match Check::open(&context) {
+        Err(CheckError::Unreadable(_)) if passes_over_primary => return Ok(None),
+        opened => opened?,
+    };
+    if passes_over_primary && check.roots.get(TreeId::EXTENT).is_none() {
+        return Ok(None);
+    }
     let figures = check.run()?;
     let roots = check.roots.nodes();
     let view = check.context.quiet();
@@ -102,7 +118,7 @@ fn run(
     };
     let mut report = faults.finish(figures);
     paths::add(&mut report, &view, &roots);
-    Ok(report)
+    Ok(Some(report))
 }
 
 /// A volume whose trees are known.

@@ -21,8 +21,21 @@ const ROOT_DIR: u64 = 6;
 pub(crate) const METADUMP: SuperFlags =
     SuperFlags(SuperFlags::METADUMP.0 | SuperFlags::METADUMP_V2.0);
 
+/// Which copy of the superblock of a device a check begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// The primary copy, but a much newer one before it.
+    Newest,
+    /// The primary copy if it is whole.
+    Primary,
+    /// This one, counted from 0.
+    Number(usize),
+}
+
 /// The devices that were given.
 pub(crate) struct Given {
+    /// A whole primary copy was passed over for a newer one.
+    pub(crate) passes_over_primary: bool,
     /// Devices of the volume. The superblock of the first is the volume's.
     pub(crate) members: Vec<Member>,
     /// Devices of other volumes, from which this one may have grown.
@@ -35,6 +48,8 @@ pub(crate) struct Given {
 /// A device with its superblock.
 #[derive(Debug)]
 pub(crate) struct Member {
+    /// Its whole primary copy was passed over for a newer one.
+    passes_over_primary: bool,
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) superblock: Superblock,
 }
@@ -66,7 +81,7 @@ fn read(device: &dyn BlockDevice, offset: DeviceOffset) -> Result<Superblock, Co
 /// [`CheckError::NoSuperblock`] if no copy is good, or if the wanted one is not.
 fn member(
     device: Arc<dyn BlockDevice>,
-    wanted: Option<usize>,
+    wanted: Wanted,
     faults: &Collector,
 ) -> Result<Member, CheckError> {
     let copies: Vec<(DeviceOffset, Result<Superblock, CopyFault>)> = COPIES
@@ -75,7 +90,10 @@ fn member(
         .map(|offset| (offset, read(&*device, offset)))
         .collect();
     let good = copies.iter().enumerate().filter_map(|(index, (_, copy))| {
-        let fits = wanted.is_none_or(|wanted| wanted == index);
+        let fits = match wanted {
+            Wanted::Number(number) => number == index,
+            Wanted::Newest | Wanted::Primary => true,
+        };
         copy.as_ref().ok().filter(|_| fits)
     });
     // Writers write the primary copy first. If it is bad, the newest other copy
@@ -83,7 +101,8 @@ fn member(
     // back, or the device lost writes.
     let primary = copies.first().and_then(|(_, copy)| copy.as_ref().ok());
     let chosen = match (primary, wanted) {
-        (Some(primary), None) => {
+        (Some(primary), Wanted::Primary) => Some(primary),
+        (Some(primary), Wanted::Newest) => {
             let good = copies.iter().filter_map(|(_, copy)| copy.as_ref().ok());
             let newer = good.filter(|copy| is_much_newer(copy, primary));
             newer.max_by_key(|copy| copy.generation).or(Some(primary))
@@ -115,6 +134,9 @@ fn member(
         compare(&*device, &chosen, *offset, copy, faults);
     }
     Ok(Member {
+        passes_over_primary: primary.is_some() && wanted == Wanted::Newest && {
+            chosen.own_offset != COPIES[0]
+        },
         device,
         superblock: chosen,
     })
@@ -222,13 +244,14 @@ fn leave_out_former(members: &mut Vec<Member>, first: &Superblock) {
 /// [`CheckError::Unsupported`] if the volume uses unknown features.
 pub(crate) fn open(
     devices: Vec<Arc<dyn BlockDevice>>,
-    wanted: Option<usize>,
+    wanted: Wanted,
     faults: &Collector,
 ) -> Result<Given, CheckError> {
     let mut members = Vec::new();
     for device in devices {
         members.push(member(device, wanted, faults)?);
     }
+    let passes_over_primary = members.iter().any(|member| member.passes_over_primary);
     // The newest superblock is the volume's. A seed comes last, whatever its
     // generation.
     let is_seeding = |member: &Member| member.superblock.flags.contains(SuperFlags::SEEDING);
@@ -298,6 +321,7 @@ pub(crate) fn open(
         .partition(|member| is_current(member, newest));
     let stale = stale.iter().map(|member| member.superblock.device.id);
     Ok(Given {
+        passes_over_primary,
         members,
         seeds,
         stale: stale.collect(),

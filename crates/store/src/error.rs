@@ -165,7 +165,7 @@ impl StoreError {
                 | Self::CorruptItem { .. }
                 | Self::Inconsistent(_)
                 | Self::PassableDamage(_)
-                | Self::OlderCopy(OlderCopy::Overwritten { .. })
+                | Self::OlderCopy(OlderCopy::Overwritten { .. } | OlderCopy::OlderPrimary { .. })
         )
     }
 }

@@ -161,15 +161,21 @@ impl Store {
         Ok(())
     }
 
-    /// Wipes the mirrors that a device no longer has when it shrank.
+    /// Wipes the mirrors that a device no longer has when it shrank. A device
+    /// that is shorter than the volume was may not have had them. The size is
+    /// durable, so a mirror that cannot be wiped is only told of.
     fn wipe_former_mirrors(&self, device: DeviceId, old: u64, new: u64) -> Result<(), StoreError> {
         let zeros = [0; superblock::SIZE];
-        let mut former = copies_between(new, old).peekable();
+        let there = self.space.device(device).map_or(0, |block| block.size());
+        let mut former = copies_between(new, old.min(there)).peekable();
         if former.peek().is_none() {
             return Ok(());
         }
         for offset in former {
-            self.space.write_superblock(device, offset, &zeros, old)?;
+            let wiped = self.space.write_superblock(device, offset, &zeros, old);
+            if let Err(error) = wiped {
+                tracing::warn!(%device, %offset, %error, "a former mirror of the superblock stays");
+            }
         }
         self.flush()
     }

@@ -551,7 +551,8 @@ impl LogicalSpace {
     }
 
     /// Writes a copy of a superblock, if the device still has the `size` bytes
-    /// that the volume has on it. It is durable after the next flush.
+    /// that the volume has on it, or those that it had when it was opened. It is
+    /// durable after the next flush.
     ///
     /// # Errors
     /// [`VolumeError::Device`], where the volume cannot do without the device.
@@ -588,7 +589,8 @@ impl LogicalSpace {
         let Ok((device, stats)) = self.used(id) else {
             return Ok(());
         };
-        let there = device.still_has(size);
+        // A device may have been shorter than its item before it was opened.
+        let there = device.still_has(size.min(device.size()));
         match there.and_then(|()| write(&*device)) {
             Ok(()) => Ok(()),
             Err(error) => {

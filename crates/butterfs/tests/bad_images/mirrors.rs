@@ -18,39 +18,43 @@ use butterfs_testkit::judge::{self, KernelMount, scratch_dir};
 use std::sync::Arc;
 use std::time::Duration;
 
-const PRIMARY: DeviceOffset = COPIES[0];
-const MIRROR: DeviceOffset = COPIES[1];
+pub const PRIMARY: DeviceOffset = COPIES[0];
+pub const MIRROR: DeviceOffset = COPIES[1];
 
 /// Options with which only the test commits.
-fn quiet(access: Access) -> OpenOptions {
+pub fn quiet(access: Access) -> OpenOptions {
     let mut options = options(access);
     options.commit_interval = Duration::from_secs(3600);
     options.cleaner = butterfs::Cleaner::OnDemand;
     options
 }
 
-fn copy_at(device: &MemoryDevice, at: DeviceOffset) -> Superblock {
+pub fn copy_at(device: &MemoryDevice, at: DeviceOffset) -> Superblock {
     Superblock::parse(&read(device, at, SIZE), at).unwrap()
 }
 
-fn generation(device: &MemoryDevice, at: DeviceOffset) -> u64 {
+pub fn generation(device: &MemoryDevice, at: DeviceOffset) -> u64 {
     copy_at(device, at).generation.get()
 }
 
 /// Puts the copy at `from` of an older state to `to`.
-fn put_back(device: &MemoryDevice, older: &MemoryDevice, (from, to): (DeviceOffset, DeviceOffset)) {
+pub fn put_back(
+    device: &MemoryDevice,
+    older: &MemoryDevice,
+    (from, to): (DeviceOffset, DeviceOffset),
+) {
     let old = copy_at(older, from);
     device.write_at(to, &old.encode(to)).unwrap();
 }
 
-fn commit(device: &Arc<MemoryDevice>, name: &str) {
+pub fn commit(device: &Arc<MemoryDevice>, name: &str) {
     let volume = Volume::open_device(device.clone(), quiet(Access::ReadWrite)).unwrap();
     volume.write_file(name.as_bytes(), name.as_bytes()).unwrap();
     volume.close().unwrap();
 }
 
 /// A device with two copies, and as it was a commit before.
-fn two_commits() -> (Arc<MemoryDevice>, MemoryDevice) {
+pub fn two_commits() -> (Arc<MemoryDevice>, MemoryDevice) {
     let device = image(Single).copy();
     commit(&device, "one");
     let before = device.snapshot();
@@ -63,7 +67,7 @@ fn two_commits() -> (Arc<MemoryDevice>, MemoryDevice) {
 }
 
 /// What events do: `flush`, or where they write.
-fn told(events: &[Event]) -> Vec<String> {
+pub fn told(events: &[Event]) -> Vec<String> {
     let tell = |event: &Event| match &event.action {
         Action::Flush { .. } => "flush".to_owned(),
         Action::Discard(_) => "discard".to_owned(),
@@ -75,7 +79,10 @@ fn told(events: &[Event]) -> Vec<String> {
 }
 
 /// Opens a copy of the device, and what was done to it in between.
-fn recorded(device: &MemoryDevice, access: Access) -> (Arc<RecordDevice>, Result<Volume, Error>) {
+pub fn recorded(
+    device: &MemoryDevice,
+    access: Access,
+) -> (Arc<RecordDevice>, Result<Volume, Error>) {
     let recorded = Arc::new(RecordDevice::new(Arc::new(device.snapshot())));
     let volume = Volume::open_device(recorded.clone(), quiet(access));
     (recorded, volume)

@@ -23,58 +23,79 @@ pub(super) fn load_members(
     options: &OpenOptions,
 ) -> Result<(Members, Engine), StoreError> {
     let mut members = Members::read(devices.to_vec(), options.states, Preferred::Primary)?;
-    let error = match load_verified(&mut members, devices, options) {
+    let error = match load_verified(&mut members, devices, (options, Preferred::Primary)) {
         Ok(engine) => return Ok((members, engine)),
         Err(error) => error,
     };
-    if !members.has_newer_mirror() {
+    let Some(other) = members.instead() else {
         return Err(error);
-    }
+    };
     if !error.is_damage() {
-        return Err(beside_newer(error, devices, options));
+        return Err(match other {
+            Preferred::Newest => beside_newer(error, devices, options),
+            Preferred::Primary | Preferred::WholePrimary => error,
+        });
     }
-    // The primary copy is older than a mirror, and what it names is gone.
-    let mut newest = Members::read(devices.to_vec(), options.states, Preferred::Newest)?;
-    match load_verified(&mut newest, devices, options) {
-        Ok(engine) => Ok((newest, engine)),
+    // Another copy of the superblock is older or newer, and what this one names
+    // is gone, or never was there.
+    let mut members = Members::read(devices.to_vec(), options.states, other)?;
+    match load_verified(&mut members, devices, (options, other)) {
+        Ok(engine) => {
+            tracing::warn!(
+                %error,
+                generation = members.superblock().generation.get(),
+                "another copy of the superblock is used, because what the first one names is \
+                 damaged"
+            );
+            Ok((members, engine))
+        }
         Err(_) => Err(error),
     }
 }
 
-/// Loads the trees. A mirror is verified first if the volume is to be changed.
+/// Loads the trees. If the copy of the superblock that counts is a mirror, or is
+/// not the newest, it is verified before the volume is changed.
 fn load_verified(
     members: &mut Members,
     devices: &[Arc<dyn BlockDevice>],
-    options: &OpenOptions,
+    (options, preferred): (&OpenOptions, Preferred),
 ) -> Result<Engine, StoreError> {
     let superblock = &members.superblock().clone();
     check_features(superblock, options)?;
-    if options.access == Access::ReadWrite && members.speaks_by_mirror() {
-        verify_mirror(members, devices.to_vec(), options)?;
+    let is_doubtful = members.speaks_by_mirror() || preferred == Preferred::WholePrimary;
+    if options.access == Access::ReadWrite && is_doubtful {
+        verify_nodes(members, devices, (options, preferred))?;
     }
     load_engine(members, superblock, options)
         .map_err(|error| members.explain(cut_short(members, superblock, error)))
 }
 
-/// Errors unless every node is there that a mirror of the superblock names.
+/// Errors unless every node is there that this copy of the superblock names.
 /// Nobody knows how old it is: a volume that went on after it has reused the
 /// space of some.
-fn verify_mirror(
+fn verify_nodes(
     members: &Members,
-    devices: Vec<Arc<dyn BlockDevice>>,
-    options: &OpenOptions,
+    devices: &[Arc<dyn BlockDevice>],
+    (options, preferred): (&OpenOptions, Preferred),
 ) -> Result<(), StoreError> {
     if options.roots == Roots::Last {
         members.verify_age_of_mirror()?;
+        if preferred == Preferred::WholePrimary {
+            members.verify_age_of_primary()?;
+        }
     }
     tracing::warn!(
-        "all nodes are read before the volume is changed, because a mirror of the superblock is used"
+        "all nodes are read before the volume is changed, because copies of its superblock are \
+         damaged or differ"
     );
     let reading = OpenOptions {
         access: Access::ReadOnly,
         ..options.clone()
     };
-    let (_, engine) = load_members(&devices, &reading)?;
+    let mut read = Members::read(devices.to_vec(), options.states, preferred)?;
+    let superblock = read.superblock().clone();
+    let engine = load_engine(&mut read, &superblock, &reading)
+        .map_err(|error| members.explain(cut_short(members, &superblock, error)))?;
     store_of(engine, &reading)
         .read_all_nodes(&mut |_| ControlFlow::Continue(()))
         .map_err(|error| members.explain(error))?;

@@ -195,10 +195,51 @@ impl Members {
         newest.all(|one| one.found.is_mirror())
     }
 
-    /// Whether a device has a mirror of a newer commit than that superblock.
-    pub(super) fn has_newer_mirror(&self) -> bool {
-        let newest = Some(self.superblock().generation);
-        self.given.iter().any(|one| one.found.newer > newest)
+    /// Which copies may count instead, if what these name is damaged.
+    pub(super) fn instead(&self) -> Option<Preferred> {
+        let is_older = |one: &Given| one.found.older.is_some();
+        match self.newer_mirrors().next() {
+            Some(_) => Some(Preferred::Newest),
+            None => (self.given.iter().any(is_older)).then_some(Preferred::WholePrimary),
+        }
+    }
+
+    /// Mirrors of newer commits than that superblock.
+    pub(super) fn newer_mirrors(&self) -> impl Iterator<Item = &Superblock> {
+        let newest = self.superblock().generation;
+        let mirrors = self
+            .given
+            .iter()
+            .filter_map(|one| one.found.newer.as_deref());
+        mirrors.filter(move |mirror| mirror.generation > newest)
+    }
+
+    /// Errors if whoever wrote a newer mirror made commits that the whole primary
+    /// copy does not know of. A wrong number in the mirror alone does not say so.
+    ///
+    /// # Errors
+    /// [`OlderCopy::OlderPrimary`]
+    pub(super) fn verify_age_of_primary(&self) -> Result<(), OlderCopy> {
+        let own = self.superblock();
+        let names = |copy: &Superblock, from: u64| {
+            let mut backups = copy.backup_roots.iter();
+            backups.any(|backup| backup.tree_root.generation.get() >= from)
+        };
+        // After its roots were set back (`usebackuproot`), a volume still names
+        // the commits that were given up.
+        let is_later = |mirror: &&Superblock| {
+            names(mirror, own.generation.get().saturating_add(1))
+                && !names(own, mirror.generation.get())
+        };
+        match self.newer_mirrors().find(is_later) {
+            Some(mirror) => Err(OlderCopy::OlderPrimary {
+                device: self.given[0].name(),
+                generation: own.generation,
+                newer: mirror.generation,
+                damage: "by its backup roots, it was written".to_owned(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// Where the copy lies that counted on each device.
@@ -233,6 +274,15 @@ impl Members {
     pub(super) fn explain(&self, error: StoreError) -> StoreError {
         if !error.is_damage() || !self.speaks_by_mirror() {
             return error;
+        }
+        if let Some(generation) = self.given[0].found.older {
+            return OlderCopy::OlderPrimary {
+                device: self.given[0].name(),
+                generation,
+                newer: self.superblock().generation,
+                damage: error.to_string(),
+            }
+            .into();
         }
         OlderCopy::Overwritten {
             device: self.given[0].name(),
@@ -296,12 +346,7 @@ impl Members {
     pub(super) fn sprout(&mut self, device: Arc<dyn BlockDevice>, superblock: Superblock) {
         let new = Given {
             device,
-            found: FoundSuperblock {
-                superblock,
-                damaged: Vec::new(),
-                claimed: None,
-                newer: None,
-            },
+            found: FoundSuperblock::only(superblock),
         };
         self.seeds.append(&mut self.given);
         self.given = vec![new];

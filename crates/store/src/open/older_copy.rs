@@ -25,12 +25,30 @@ pub enum OlderCopy {
         /// What is wrong with the first node that cannot be read.
         damage: String,
     },
+    /// The primary copy is whole and older than a mirror of which nodes are gone.
+    #[error(
+        "the primary superblock of {device}, of generation {generation}, is older than its mirror, \
+         of generation {newer}, and nodes that the mirror names are damaged or were never written \
+         ({damage}); going on from the older one could lose what was written later, so the volume \
+         is not changed: -o ro or `butterfs copy -o ro,rescue=all` reads what is left; -o \
+         usebackuproot gives up the newer commits if all nodes of the older one are there"
+    )]
+    OlderPrimary {
+        /// Device.
+        device: String,
+        /// Generation of the primary copy.
+        generation: Generation,
+        /// That of the mirror.
+        newer: Generation,
+        /// What is wrong with the first node that cannot be read.
+        damage: String,
+    },
     /// Commits are missing.
     #[error(
-        "the primary superblock of {device} is damaged; it was of generation {claimed}, and its \
-         newest whole copy is of generation {generation}: later commits may have overwritten \
-         what that one has; read it with -o ro and copy what you need; -o usebackuproot gives \
-         up the later commits and goes on from there"
+        "the primary superblock of {device} is damaged; by its backup roots it was of generation \
+         {claimed}, and its newest whole copy is of generation {generation}: later commits may have \
+         overwritten what that one has; read it with -o ro and copy what you need; -o \
+         usebackuproot gives up the later commits and goes on from there"
     )]
     Behind {
         /// Device.

@@ -4,7 +4,9 @@
 //! So the primary copy counts if it is whole. There are two exceptions, in which
 //! the newest mirror counts. If the primary is damaged, a crash tore it, or it
 //! rotted. If a mirror is newer by more than one commit, the device lost writes
-//! that it had called durable, or somebody put an old primary back.
+//! that it had called durable, or somebody put an old primary back. But if what
+//! that mirror names is damaged, a whole primary counts: a wrong number in a mirror
+//! must not hide it.
 //!
 //! A mirror that is newer by one commit does not count: a crash of the kernel
 //! leaves such a one, because the kernel writes all copies at the same time. Its
@@ -25,17 +27,22 @@ pub struct FoundSuperblock {
     pub damaged: Vec<String>,
     /// The generation that a damaged primary copy seems to have.
     pub(super) claimed: Option<Generation>,
-    /// The generation of a mirror that is newer than the copy that counts.
-    pub(super) newer: Option<Generation>,
+    /// A mirror that is newer than the copy that counts.
+    pub(super) newer: Option<Box<Superblock>>,
+    /// The generation of a whole primary copy that is older than the mirror that
+    /// counts.
+    pub(super) older: Option<Generation>,
 }
 
-/// Which copy counts if a mirror is one commit newer than the primary copy.
+/// Which copy counts if a mirror is newer than the primary copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Preferred {
-    /// The primary copy.
+    /// The primary copy, if the mirror is newer by one commit only.
     Primary,
     /// The mirror, because what the primary names is damaged.
     Newest,
+    /// The primary copy, because what the mirror names is damaged.
+    WholePrimary,
 }
 
 /// One copy as it was read.
@@ -111,14 +118,13 @@ fn by_primary(
     let ahead = newest.map_or(0, |newest| {
         newest.generation.get() - primary.generation.get()
     });
-    let found = |superblock: &Superblock, damaged, newer| FoundSuperblock {
-        superblock: superblock.clone(),
-        damaged,
-        claimed: None,
-        newer,
+    let counts = match preferred {
+        Preferred::Primary => ahead > 1,
+        Preferred::Newest => true,
+        Preferred::WholePrimary => false,
     };
     match newest {
-        Some(newest) if ahead > 1 || preferred == Preferred::Newest => {
+        Some(newest) if counts => {
             let damaged = format!(
                 "copy at {}: it is of generation {}, the one at {} of {}",
                 primary.own_offset, primary.generation, newest.own_offset, newest.generation
@@ -128,10 +134,32 @@ fn by_primary(
                 damaged,
                 "the primary superblock is older than a mirror, which is used"
             );
-            found(newest, vec![damaged], None)
+            FoundSuperblock {
+                damaged: vec![damaged],
+                older: Some(primary.generation),
+                ..FoundSuperblock::only(newest.clone())
+            }
         }
-        newest => found(primary, Vec::new(), newest.map(|newest| newest.generation)),
+        newest => FoundSuperblock {
+            newer: newest.cloned().map(Box::new),
+            ..FoundSuperblock::only(primary.clone())
+        },
     }
+}
+
+/// The generation that a damaged copy seems to have. One number may be what
+/// rotted, so two must say it: a commit writes its generation into the copy and
+/// into one of its backup roots. If they differ, the second highest counts.
+fn claimed_generation(copy: &Superblock) -> Option<Generation> {
+    let backups = copy.backup_roots.iter();
+    let mut all: Vec<_> = backups.map(|root| root.tree_root.generation).collect();
+    if all.contains(&copy.generation) {
+        return Some(copy.generation);
+    }
+    all.push(copy.generation);
+    all.sort_unstable();
+    let claimed = all.into_iter().rev().nth(1);
+    claimed.filter(|generation| generation.get() > 0)
 }
 
 /// The newest mirror of a device whose primary copy is damaged.
@@ -170,14 +198,24 @@ fn by_mirror(device: &dyn BlockDevice, copies: &[Copy]) -> Result<FoundSuperbloc
     );
     let of_volume = first.filter(|first| first.fsid == superblock.fsid);
     Ok(FoundSuperblock {
-        claimed: of_volume.map(|first| first.generation),
-        superblock,
+        claimed: of_volume.and_then(claimed_generation),
         damaged,
-        newer: None,
+        ..FoundSuperblock::only(superblock)
     })
 }
 
 impl FoundSuperblock {
+    /// A copy beside which there is none that says something else.
+    pub(super) const fn only(superblock: Superblock) -> Self {
+        Self {
+            superblock,
+            damaged: Vec::new(),
+            claimed: None,
+            newer: None,
+            older: None,
+        }
+    }
+
     /// Whether another copy than the primary one counts.
     pub(super) fn is_mirror(&self) -> bool {
         self.superblock.own_offset != superblock::COPIES[0]
