@@ -337,6 +337,9 @@ impl MountOptions {
         if self.roots == Roots::OrBackups {
             say("usebackuproot");
         }
+        if let Roots::Of(generation) = self.roots {
+            say(&format!("rescue=generation={generation}"));
+        }
         for (on_fault, name) in [
             (self.rescue.roots, "rescue=ignorebadroots"),
             (self.rescue.data, "rescue=ignoredatacsums"),

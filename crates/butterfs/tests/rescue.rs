@@ -361,3 +361,29 @@ fn nothing_of_it_is_for_writing() {
     }
     assert!(MountOptions::parse("ro,rescue=everything").is_err());
 }
+
+#[test]
+fn an_older_generation_is_read_by_its_number() {
+    let device = Arc::new(made());
+    let options = MountOptions::parse("rw").unwrap().open_options();
+    let volume = Volume::open_device(device.clone(), options).unwrap();
+    let mut generations = Vec::new();
+    for text in ["one", "two", "three"] {
+        volume.write_file("/note", text.as_bytes()).unwrap();
+        volume.sync().unwrap();
+        let generation = volume.files().store().read().superblock().generation;
+        generations.push((generation.get(), text));
+    }
+    volume.close().unwrap();
+    drop(volume);
+    for (generation, text) in generations {
+        let options = format!("ro,rescue=generation={generation}");
+        let volume = open(&device, &options).unwrap();
+        assert_eq!(volume.read_file("/note").unwrap(), text.as_bytes());
+        let writable = open(&device, &format!("rescue=generation={generation}"));
+        assert!(writable.is_err(), "an older generation is not written");
+    }
+    let unknown = open(&device, "ro,rescue=generation=999").map(drop);
+    let said = unknown.unwrap_err().to_string();
+    assert!(said.contains("butterfs restore --generation 999"), "{said}");
+}

@@ -42,6 +42,9 @@ mod tape;
 #[path = "../../../fuzz/src/volume.rs"]
 mod volume;
 
+// What makes the volumes uses it.
+extern crate butterfs_store as _;
+
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_format::superblock::{COPIES, SIZE};
 use butterfs_testkit::{Random, differential};

@@ -3,6 +3,7 @@
 use super::{Force, MountOptions, Subvolume, Transport, Wake, WriteCache};
 use crate::part::Part;
 use butterfs_device::Access;
+use butterfs_format::Generation;
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow};
 use butterfs_store::{Barriers, Degraded, Discard, FreeSpace, LogPolicy, OnFault, Rescue, Roots};
 use std::time::Duration;
@@ -86,7 +87,11 @@ fn rescue(options: &mut MountOptions, _: &OptionHelp, value: Value<'_>) -> Resul
                 options.rescue = Rescue::ALL;
                 options.log = LogPolicy::Ignore;
             }
-            other => return Err(format!("there is no rescue={other}")),
+            other => match other.strip_prefix("generation=").map(str::parse) {
+                Some(Ok(generation)) => options.roots = Roots::Of(Generation(generation)),
+                Some(Err(_)) => return Err(format!("{other} has no number")),
+                None => return Err(format!("there is no rescue={other}")),
+            },
         }
     }
     Ok(())
@@ -494,7 +499,7 @@ pub const OPTIONS: &[OptionHelp] = &[
         "rescue",
         "=WORD[:WORD]",
         "open a damaged volume: usebackuproot; with ro nologreplay, ignorebadroots, ignoredatacsums, \
-         ignoremetacsums, ignoresuperflags, all",
+         ignoremetacsums, ignoresuperflags, generation=N, all",
         rescue,
     ),
     option(

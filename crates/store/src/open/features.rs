@@ -1,6 +1,6 @@
 //! Which features and flags of a superblock can be read, and which written.
 
-use super::options::{OpenOptions, States};
+use super::options::{OpenOptions, Roots, States};
 use crate::error::StoreError;
 use crate::rescue::{OnFault, Rescue};
 use butterfs_device::Access;
@@ -32,6 +32,12 @@ pub(super) fn check_features(
     if options.rescue != Rescue::default() && options.access == Access::ReadWrite {
         return refuse(
             "the options that pass over damage (rescue=) are for reading what is left".to_owned(),
+            true,
+        );
+    }
+    if matches!(options.roots, Roots::Of(_)) && options.access == Access::ReadWrite {
+        return refuse(
+            "an older generation (rescue=generation=) is for reading".to_owned(),
             true,
         );
     }

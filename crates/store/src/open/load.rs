@@ -83,6 +83,10 @@ pub(super) fn load_engine(
     superblock: &Superblock,
     options: &OpenOptions,
 ) -> Result<Engine, StoreError> {
+    if let Roots::Of(generation) = options.roots {
+        let older = of_generation(superblock, generation)?;
+        return load_by_roots(members, &older, options);
+    }
     let first = match load_by_roots(members, superblock, options) {
         Err(error) if options.roots == Roots::OrBackups && error.is_damage() => error,
         result => return result,
@@ -111,7 +115,41 @@ pub(super) fn load_engine(
     Err(first)
 }
 
-pub(super) fn load_by_roots(
+pub(super) /// The superblock with the roots of a generation that it keeps.
+fn of_generation(
+    superblock: &Superblock,
+    generation: Generation,
+) -> Result<Superblock, StoreError> {
+    if superblock.generation == generation {
+        return Ok(superblock.clone());
+    }
+    let backups = superblock.backup_roots.iter();
+    let mut kept = backups.filter(|backup| backup.tree_root.generation.get() > 0);
+    if let Some(backup) = kept
+        .clone()
+        .find(|backup| backup.tree_root.generation == generation)
+    {
+        return Ok(superblock.with_roots_of(backup));
+    }
+    let mut known: Vec<u64> = kept
+        .by_ref()
+        .map(|backup| backup.tree_root.generation.get())
+        .chain([superblock.generation.get()])
+        .collect();
+    known.sort_unstable();
+    known.dedup();
+    let known: Vec<String> = known.iter().map(u64::to_string).collect();
+    Err(StoreError::Unsupported {
+        what: format!(
+            "the superblock keeps the roots of the generations {} and not of {generation}; \
+             `butterfs restore --generation {generation}` finds older ones by a scan",
+            known.join(", ")
+        ),
+        read_only_possible: false,
+    })
+}
+
+fn load_by_roots(
     members: &mut Members,
     superblock: &Superblock,
     options: &OpenOptions,

@@ -5,6 +5,7 @@ use crate::memory_shares::MemoryShares;
 use crate::rescue::Rescue;
 use crate::store::{Barriers, Discard};
 use butterfs_device::Access;
+use butterfs_format::Generation;
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -98,6 +99,9 @@ pub enum Roots {
     /// If those are damaged, the roots of earlier commits that the superblock
     /// keeps (`usebackuproot`). What was written since is lost.
     OrBackups,
+    /// Those of this generation, if the superblock keeps them; only for reading
+    /// (`rescue=generation=N`).
+    Of(Generation),
 }
 
 /// What to do about the record of free space when a volume is opened.
