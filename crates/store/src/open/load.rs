@@ -115,7 +115,7 @@ pub(super) fn load_engine(
     Err(first)
 }
 
-pub(super) /// The superblock with the roots of a generation that it keeps.
+/// The superblock with the roots of a generation that it keeps.
 fn of_generation(
     superblock: &Superblock,
     generation: Generation,
@@ -149,7 +149,7 @@ fn of_generation(
     })
 }
 
-fn load_by_roots(
+pub(super) fn load_by_roots(
     members: &mut Members,
     superblock: &Superblock,
     options: &OpenOptions,
