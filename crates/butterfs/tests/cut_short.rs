@@ -221,9 +221,11 @@ fn with_mirror(path: &Path) -> Volume {
         ..MkfsOptions::default()
     };
     make_on(&[Arc::clone(&device)], &mkfs).unwrap();
-    let mut options = OpenOptions::default();
-    options.commit_interval = Duration::from_secs(3600);
-    options.cleaner = Cleaner::OnDemand;
+    let options = OpenOptions {
+        commit_interval: Duration::from_secs(3600),
+        cleaner: Cleaner::OnDemand,
+        ..OpenOptions::default()
+    };
     let volume = Volume::open_device(device, options).unwrap();
     volume.write_file(b"before", &[1; 100_000]).unwrap();
     volume.sync().unwrap();

@@ -329,6 +329,35 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("quota status", "not in btrfs-progs 6.2; quotas.rs"),
     ("scrub limit", "not in btrfs-progs 6.2; kernel_mounts.rs"),
+    (
+        "rescue clear-ino-cache",
+        "works on an overlay; repair.rs, and the crate repair",
+    ),
+    (
+        "rescue clear-space-cache",
+        "works on an overlay; repair.rs, and the crate repair",
+    ),
+    (
+        "rescue clear-uuid-tree",
+        "works on an overlay; repair.rs, and the crate repair",
+    ),
+    (
+        "rescue fix-data-checksum",
+        "works on an overlay; repair.rs, and the crate repair",
+    ),
+    (
+        "rescue fix-device-size",
+        "works on an overlay; repair.rs, and the crate repair",
+    ),
+    (
+        "rescue super-recover",
+        "works on an overlay; repair.rs, and the crate repair",
+    ),
+    ("rescue create-control-device", "does nothing, and says so"),
+    (
+        "restore",
+        "recover_files.rs, and the crate rescue beside btrfs restore",
+    ),
 ];
 
 #[test]

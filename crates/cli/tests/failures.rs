@@ -116,6 +116,18 @@ const COMMANDS: &[&str] = &[
     "filesystem trim volume",
     "rescue log-preview volume",
     "rescue zero-log volume",
+    "rescue guide volume",
+    "rescue survey volume",
+    "rescue clear-uuid-tree volume",
+    "rescue clear-space-cache volume",
+    "rescue clear-ino-cache volume",
+    "rescue create-control-device",
+    "rescue fix-data-checksum volume",
+    "rescue fix-device-size volume",
+    "rescue super-recover volume",
+    "restore --all -D volume",
+    "undelete volume",
+    "check --repair volume",
     "check volume",
     "check --json volume",
     "check --list-codes",
@@ -141,6 +153,8 @@ const COMMANDS: &[&str] = &[
 
 /// Commands whose output these tests do not touch, and why.
 const LEFT_OUT: &[(&str, &str)] = &[
+    ("rescue commit", "needs an overlay; repair.rs has it"),
+    ("rescue undo", "needs an undo file; repair.rs has it"),
     ("umount", "prints nothing, and needs a mount"),
     ("device ready", "prints nothing"),
     ("filesystem sync", "prints nothing, and needs a mount"),

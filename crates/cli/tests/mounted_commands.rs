@@ -316,7 +316,9 @@ fn a_stopped_server_holds_up_no_other_mount() {
     let server = support::Foreground::start(&bench, "rw");
     let file = std::fs::File::create(bench.path("mnt/open")).expect("a file");
     std::io::Write::write_all(&mut &file, &[7; 10_000]).expect("written");
-    bench.run(&["mkfs", "-q", "--size", "256m", "other.img"]);
+    let image = std::fs::File::create(bench.path("other.img")).expect("a file");
+    image.set_len(256 << 20).expect("a size");
+    bench.run(&["mkfs", "-q", "other.img"]);
     let device = support::Loop::new(&bench.path("other.img"));
     std::fs::create_dir(bench.path("other")).expect("a directory");
     let signal = |name: &str| {

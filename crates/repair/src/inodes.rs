@@ -151,12 +151,10 @@ impl<'w> Plan<'w> {
         self.next_inode = Some(next.saturating_add(1));
         Ok(next)
     }
-
-    /// Makes the changes.
-    fn apply(self) -> (BTreeMap<Key, Option<Vec<u8>>>, BTreeMap<StepKind, Count>) {
-        (self.changes, self.counts)
-    }
 }
+
+/// One look at a subvolume, which plans changes.
+type Pass = fn(&mut Plan<'_>) -> Result<(), RepairError>;
 
 /// Mends a subvolume.
 ///
@@ -167,12 +165,13 @@ pub(crate) fn mend(
     tree: TreeId,
     steps: &mut Vec<Step>,
 ) -> Result<(), RepairError> {
-    let passes: [fn(&mut Plan<'_>) -> Result<(), RepairError>; 4] =
-        [impossible_items, missing_inodes, sides_of_names, counts];
+    let passes: [Pass; 4] = [impossible_items, missing_inodes, sides_of_names, counts];
     for pass in passes {
         let mut plan = Plan::new(writer, tree);
         pass(&mut plan)?;
-        let (changes, counts) = plan.apply();
+        let Plan {
+            changes, counts, ..
+        } = plan;
         let mut editor = Editor::new(writer, tree);
         for (key, data) in changes {
             match data {

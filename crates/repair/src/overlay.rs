@@ -190,7 +190,8 @@ pub fn over(
     let numbers = numbers(file, &devices)?;
     let laid = devices.into_iter().zip(numbers).map(|(device, number)| {
         let laid = OverlayDevice::in_file(device, Arc::clone(file), number);
-        Arc::new(laid) as Arc<dyn BlockDevice>
+        let laid: Arc<dyn BlockDevice> = Arc::new(laid);
+        laid
     });
     Ok(laid.collect())
 }

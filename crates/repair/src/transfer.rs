@@ -208,15 +208,13 @@ impl<'p> Transfer<'p> {
                 let mark = marked(&old);
                 let mut now = vec![0; SIZE];
                 patient.device.read_at(at, &mut now)?;
-                let sectors = |bytes: &[u8]| -> Vec<Vec<u8>> {
-                    bytes.chunks(SECTOR).map(<[u8]>::to_vec).collect()
+                let known = [&old, &new, &mark];
+                let mut sectors = now.chunks(SECTOR).enumerate();
+                let fits = |(number, sector): (usize, &[u8])| {
+                    let of = |block: &&Vec<u8>| block.chunks(SECTOR).nth(number) == Some(sector);
+                    known.iter().any(of)
                 };
-                let known = sectors(&old).into_iter().zip(sectors(&new));
-                let known = known.zip(sectors(&mark));
-                let fits = |(now, ((old, new), mark)): (Vec<u8>, ((Vec<u8>, Vec<u8>), Vec<u8>))| {
-                    now == old || now == new || now == mark
-                };
-                if !sectors(&now).into_iter().zip(known).all(fits) {
+                if !sectors.all(fits) {
                     return Err(TransferError::Changed {
                         device: patient.device.identity(),
                     });

@@ -325,7 +325,7 @@ fn a_primary_copy_with_an_unknown_feature_is_refused_with_word_of_a_newer_mirror
         }
         put_back(&device, &before, (PRIMARY, PRIMARY));
         let mut primary = copy_at(&device, PRIMARY);
-        primary.incompat = primary.incompat | Incompat(1 << 40);
+        primary.incompat |= Incompat(1 << 40);
         device.write_at(PRIMARY, &primary.encode(PRIMARY)).unwrap();
         if behind == 2 {
             // A mirror that is newer by more than one commit counts in any case.

@@ -162,12 +162,12 @@ impl Restore {
                     return fail("an archive is not for a terminal; name a file, or use a pipe");
                 }
                 let mut target = TarTarget::new(BufWriter::with_capacity(1 << 20, out));
-                self.into_target(&mut patient, &mut target, &options, &showing)?
+                self.restore_to(&mut patient, &mut target, &options, &showing)?
             }
             Some(file) if !self.dry_run => {
                 let out = File::create_new(file).context(file.display())?;
                 let mut target = TarTarget::new(BufWriter::with_capacity(1 << 20, out));
-                let restored = self.into_target(&mut patient, &mut target, &options, &showing)?;
+                let restored = self.restore_to(&mut patient, &mut target, &options, &showing)?;
                 let out = target.into_inner().into_inner();
                 let out = out.map_err(std::io::IntoInnerError::into_error);
                 out.and_then(|out| out.sync_all()).context(file.display())?;
@@ -185,7 +185,7 @@ impl Restore {
                         }
                     }
                 };
-                self.into_target(&mut patient, &mut *target, &options, &showing)?
+                self.restore_to(&mut patient, &mut *target, &options, &showing)?
             }
         };
         self.end(&restored)
@@ -217,7 +217,7 @@ impl Restore {
         built.context("--path-regex").map(Some)
     }
 
-    fn into_target(
+    fn restore_to(
         &self,
         patient: &mut Patient,
         target: &mut dyn Target,

@@ -145,7 +145,7 @@ impl Guide {
         let begun = Instant::now();
         let mut read = 0_u64;
         // From the middle: the beginning may be in memory.
-        let mut at = size / 2 & !0xfff;
+        let mut at = (size / 2) & !0xfff;
         while read < SAMPLE && at + buffer.len() as u64 <= size && begun.elapsed().as_secs() < 2 {
             if butterfs::BlockDevice::read_at(&device, DeviceOffset(at), &mut buffer).is_err() {
                 break;
