@@ -163,6 +163,10 @@ fn single_repairs_and_roots_to_begin_with() {
         let overlay = overlay.to_str().expect("a path of characters");
         let all = [&["check"], words, &["--overlay", overlay, image]].concat();
         run(&all, 0);
+        // What is as it should be needs no overlay.
+        if words == ["--repair", "-b"] && !Path::new(overlay).exists() {
+            continue;
+        }
         run(&["check", "--overlay", overlay, image], 0);
         fs::remove_file(overlay).expect("it was made");
     }

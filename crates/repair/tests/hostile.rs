@@ -4,6 +4,9 @@
 //! The volumes and the mutations are those of the fuzz targets.
 //! `BUTTERFS_SEEDS=a..b` runs other mutations than the usual ones.
 
+// What the shared file of the fuzz targets uses.
+extern crate butterfs_store as _;
+
 #[allow(dead_code, clippy::all, reason = "shared with the fuzz targets")]
 #[path = "../../../fuzz/src/mutation.rs"]
 mod mutation;
