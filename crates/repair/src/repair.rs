@@ -16,7 +16,7 @@ use crate::{checksums, devices, inodes, prune, roots};
 use butterfs_check::{FaultCode, Report, Severity};
 use butterfs_device::BlockDevice;
 use butterfs_format::item::root::RootItem;
-use butterfs_format::{ItemType, Key, NodeRef, TreeId};
+use butterfs_format::{ItemType, Key, TreeId};
 use butterfs_tree::{Cursor, NodeSink, NodeSource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -207,11 +207,7 @@ fn read_roots(patient: &Patient) -> Result<BTreeMap<TreeId, TreeRoot>, RepairErr
             && id != TreeId::RELOC
             && let Ok(item) = RootItem::parse(data)
         {
-            let node = NodeRef {
-                logical: item.logical,
-                generation: item.generation,
-                level: item.level,
-            };
+            let node = item.root();
             let key = Some(key);
             roots.entry(id).or_insert(TreeRoot { node, key });
         }

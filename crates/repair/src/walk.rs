@@ -187,11 +187,7 @@ pub(crate) fn trees(writer: &Writer) -> Result<Vec<WalkTree>, RepairError> {
         {
             let is_relocation = id == TreeId::RELOC;
             let is_dead = item.refs == 0;
-            let own = NodeRef {
-                logical: item.logical,
-                generation: item.generation,
-                level: item.level,
-            };
+            let own = item.root();
             let now = writer.roots.get(&id).filter(|_| !is_relocation);
             all.push(WalkTree {
                 id,

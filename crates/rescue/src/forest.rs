@@ -164,11 +164,7 @@ impl Forest {
                     self.tree(id);
                     return;
                 };
-                let root = NodeRef {
-                    logical: item.logical,
-                    generation: item.generation,
-                    level: item.level,
-                };
+                let root = item.root();
                 let tree = self.tree(id);
                 // A root item that the scan found may be older than the tree:
                 // the newest nodes count then, and they include its root.

@@ -18,7 +18,7 @@ use crate::error::{StoreError, bad_item};
 use crate::extent::share::Keyed;
 use crate::reserve::Purpose;
 use butterfs_format::item::root::RootItem;
-use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
+use butterfs_format::{Generation, ItemType, Key, TreeId};
 use butterfs_tree::Cursor;
 
 /// Nodes that one step frees, about.
@@ -55,11 +55,7 @@ impl Engine {
         // far its nodes changed places.
         let begin = item.drop_progress.filter(|_| item.refs == 0);
         let begin = begin.map(|key| (key, item.drop_level));
-        let root = NodeRef {
-            logical: item.logical,
-            generation: item.generation,
-            level: item.level,
-        };
+        let root = item.root();
         let top = Top {
             tree: TreeId::RELOC,
             root,

@@ -181,11 +181,7 @@ impl Engine {
             return Err(TreeError::NoSuchTree(tree).into());
         };
         let item = RootItem::parse(data).map_err(|e| bad_item(TreeId::ROOT, key, &e))?;
-        let root = NodeRef {
-            logical: item.logical,
-            generation: item.generation,
-            level: item.level,
-        };
+        let root = item.root();
         // What cannot be read becomes an error when it is needed.
         match self.node(root) {
             Ok(node) if node.owner() != tree && tree != TreeId::RELOC => {

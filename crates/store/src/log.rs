@@ -509,11 +509,7 @@ impl Engine {
         };
         let item =
             RootItem::parse(data).map_err(|error| crate::bad_item(TreeId::ROOT, last, &error))?;
-        Ok((item.refs > 0).then_some(NodeRef {
-            logical: item.logical,
-            generation: item.generation,
-            level: item.level,
-        }))
+        Ok((item.refs > 0).then_some(item.root()))
     }
 
     fn allocate_block_for_log(&mut self) -> Result<Logical, StoreError> {

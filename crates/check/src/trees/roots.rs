@@ -33,11 +33,7 @@ pub(crate) struct Root {
 
 impl Root {
     pub(crate) const fn node(&self) -> NodeRef {
-        NodeRef {
-            logical: self.item.logical,
-            generation: self.item.generation,
-            level: self.item.level,
-        }
+        self.item.root()
     }
 
     /// True if nothing refers to the tree any more. It is deleted bit by bit.

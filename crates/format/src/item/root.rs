@@ -3,7 +3,7 @@
 use super::expect_end;
 use super::inode::{InodeFlags, InodeItem, Timespec};
 use crate::bytes::{Reader, Writer};
-use crate::{Generation, InodeNumber, Key, Logical, ParseError, UuidBytes, bit_flags};
+use crate::{Generation, InodeNumber, Key, Logical, NodeRef, ParseError, UuidBytes, bit_flags};
 
 bit_flags!(
     /// Flags of a subvolume.
@@ -75,6 +75,16 @@ impl RootItem {
     pub const SIZE: usize = 439;
     /// Bytes of an item from before UUIDs.
     pub const LEGACY_SIZE: usize = 239;
+
+    /// The root node of the tree.
+    #[must_use]
+    pub const fn root(&self) -> NodeRef {
+        NodeRef {
+            logical: self.logical,
+            generation: self.generation,
+            level: self.level,
+        }
+    }
 
     /// Whether `flags` and `byte_limit` are valid. Kernels before 3.0 did not
     /// set them, so they hold whatever was in memory. Newer kernels mark items

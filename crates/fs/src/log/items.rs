@@ -46,14 +46,7 @@ impl LogItems {
                 items: Vec::new(),
                 blocks: Vec::new(),
             };
-            log.read(
-                engine,
-                NodeRef {
-                    logical: item.logical,
-                    generation: item.generation,
-                    level: item.level,
-                },
-            )?;
+            log.read(engine, item.root())?;
             logs.push(log);
         }
         roots.items.clear();

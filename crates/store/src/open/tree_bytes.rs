@@ -181,11 +181,7 @@ impl Engine {
             all.has_others = true;
             return;
         }
-        let root = NodeRef {
-            logical: item.logical,
-            generation: item.generation,
-            level: item.level,
-        };
+        let root = item.root();
         // Opening may have changed the tree in memory.
         let now = |state: &TreeState| (state.root, state.item.bytes_used);
         let now = self.forest.trees.see(tree, now);

@@ -109,14 +109,6 @@ impl<'e> LastCommit<'e> {
     }
 }
 
-const fn root_of(item: &RootItem) -> NodeRef {
-    NodeRef {
-        logical: item.logical,
-        generation: item.generation,
-        level: item.level,
-    }
-}
-
 impl NodeSource for LastCommit<'_> {
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
         self.engine.node(reference)
@@ -131,7 +123,7 @@ impl NodeSource for LastCommit<'_> {
                 level: superblock.root_level,
             });
         }
-        Ok(root_of(&self.root_item(tree)?))
+        Ok(self.root_item(tree)?.root())
     }
 }
 

@@ -223,14 +223,6 @@ fn item(tree: TreeId, node: &Node, slot: usize) -> Item {
     }
 }
 
-const fn root_of(item: &RootItem) -> NodeRef {
-    NodeRef {
-        logical: item.logical,
-        generation: item.generation,
-        level: item.level,
-    }
-}
-
 /// The trees with this number. There may be several logs.
 fn named(volume: &Volume, tree: TreeId) -> Result<Vec<Subject>, Failure> {
     let mut found = all_trees(volume)?;
@@ -257,7 +249,7 @@ fn logs(trees: &Trees<'_>, root: NodeRef) -> Result<Vec<Subject>, Failure> {
                 };
                 found.push(Subject {
                     key: node.key(slot),
-                    root: Some(root_of(&item)),
+                    root: Some(item.root()),
                 });
             }
         }
@@ -284,7 +276,7 @@ fn all_trees(volume: &Volume) -> Result<Vec<Subject>, Failure> {
                     let item = RootItem::parse(node.data(slot)).ok();
                     found.push(Subject {
                         key,
-                        root: item.map(|item| root_of(&item)),
+                        root: item.map(|item| item.root()),
                     });
                 }
             }

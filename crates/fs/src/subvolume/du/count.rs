@@ -42,11 +42,7 @@ pub(super) fn holders(engine: &Engine) -> Result<Vec<Holder>, FsError> {
         members.push(Holder {
             tree: Some(info.id),
             role: if dying { Role::Dying } else { Role::Subvolume },
-            root: Some(NodeRef {
-                logical: item.logical,
-                generation: item.generation,
-                level: item.level,
-            }),
+            root: Some(item.root()),
             dropped: item
                 .drop_progress
                 .filter(|_| dying)
@@ -68,11 +64,7 @@ pub(super) fn holders(engine: &Engine) -> Result<Vec<Holder>, FsError> {
         members.push(Holder {
             tree: None,
             role: Role::Dying,
-            root: Some(NodeRef {
-                logical: item.logical,
-                generation: item.generation,
-                level: item.level,
-            }),
+            root: Some(item.root()),
             dropped: item.drop_progress.map(|key| (key, item.drop_level)),
         });
         cursor.next()?;
