@@ -12,8 +12,10 @@
 //! source's superblocks are wiped. A crash in between leaves both devices, each
 //! with everything, and the one with the newer superblock counts (`open/members`).
 //!
-//! The copy has what the extent tree names, and what is allocated in memory. What
-//! is allocated later is written to both.
+//! The copy has everything but space that is free by the extent tree, by what
+//! records free space, and by the count of its block group ([`Engine::unneeded`]).
+//! So an extent whose item is lost, and a chunk whose block group is lost, are
+//! copied too. What is allocated later is written to both.
 
 use crate::add_device::write_all_copies;
 use crate::checksums::SectorChecksums;
@@ -63,7 +65,10 @@ enum Check {
     },
     /// By its checksum, where it has one.
     Sector,
-    /// The space is in no tree yet, or never will be.
+    /// No extent is known here, and nobody says that the space is free. If it
+    /// cannot be read, it counts as lost.
+    Unnamed,
+    /// Free space of a row, or a node that will be written to both devices.
     Nothing,
 }
 
@@ -144,15 +149,39 @@ impl Engine {
         )?)
     }
 
-    /// What is to be copied of a group, starting at `from`.
-    fn plan_copy(&self, start: Logical, from: u64) -> Result<Option<Plan>, StoreError> {
-        let (Some(group), Some(chunk)) = (
-            self.allocation.groups.get(start),
-            self.allocation.chunks.get(&start),
-        ) else {
+    /// Space of a chunk that a copy may leave out. Space that is allocated after
+    /// this was asked must be written to both devices.
+    ///
+    /// # Errors
+    /// Reading.
+    fn unneeded(&self, start: Logical) -> Result<RangeSet, StoreError> {
+        let Some(group) = self.allocation.groups.get(start) else {
+            return Ok(RangeSet::default());
+        };
+        let mut unneeded = match &group.free {
+            Some(free) => free.clone(),
+            None => self.agreed_free_space(group)?,
+        };
+        for range in group.left_over.iter() {
+            unneeded.insert(range);
+        }
+        for range in &group.excluded {
+            unneeded.insert(range.clone());
+        }
+        Ok(unneeded)
+    }
+
+    /// What is to be copied of a chunk, starting at `from`.
+    fn plan_copy(
+        &self,
+        start: Logical,
+        from: u64,
+        unneeded: &RangeSet,
+    ) -> Result<Option<Plan>, StoreError> {
+        let Some(chunk) = self.allocation.chunks.get(&start) else {
             return Ok(None);
         };
-        let group_end = group.end();
+        let group_end = start.get().saturating_add(chunk.length);
         let row = row_length(chunk);
         let first = start.get();
         let whole_rows = |at: u64| match row {
@@ -177,22 +206,14 @@ impl Engine {
             Ok(ControlFlow::Continue(()))
         })?;
         let within = from..end;
-        // Space that is in no tree yet. If there is no list, nothing was
-        // allocated.
-        let mut unknown = RangeSet::default();
-        if let Some(free) = &group.free {
-            for gap in gaps(&parts, &within) {
-                unknown.insert(gap);
-            }
-            let left_over = group.left_over.overlapping(within.clone());
-            for range in free.overlapping(within.clone()).chain(left_over) {
-                unknown.remove(range);
-            }
-            for range in &group.excluded {
-                unknown.remove(range.clone());
-            }
+        let mut unnamed = RangeSet::default();
+        for gap in gaps(&parts, &within) {
+            unnamed.insert(gap);
         }
-        add_unverified(&mut parts, unknown.iter());
+        for range in unneeded.overlapping(within) {
+            unnamed.remove(range);
+        }
+        add_unverified(&mut parts, unnamed.iter(), Check::Unnamed);
         if let Some(row) = row {
             let mut rest = RangeSet::default();
             for part in &parts {
@@ -202,7 +223,7 @@ impl Engine {
             for part in &parts {
                 rest.remove(part.range.clone());
             }
-            add_unverified(&mut parts, rest.iter());
+            add_unverified(&mut parts, rest.iter(), Check::Nothing);
         }
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let mut plan = Plan {
@@ -237,11 +258,8 @@ fn check_of(head: &ExtentHead) -> Check {
     }
 }
 
-fn add_unverified(parts: &mut Vec<Part>, ranges: impl Iterator<Item = Range<u64>>) {
-    parts.extend(ranges.map(|range| Part {
-        range,
-        check: Check::Nothing,
-    }));
+fn add_unverified(parts: &mut Vec<Part>, ranges: impl Iterator<Item = Range<u64>>, check: Check) {
+    parts.extend(ranges.map(|range| Part { range, check }));
     parts.sort_by_key(|part| part.range.start);
 }
 
@@ -254,7 +272,7 @@ impl Plan {
         for part in parts {
             let unit = match part.check {
                 Check::Node { .. } => part.range.end - part.range.start,
-                Check::Sector | Check::Nothing => sector,
+                Check::Sector | Check::Unnamed | Check::Nothing => sector,
             };
             let mut at = part.range.start;
             while at < part.range.end {
@@ -300,6 +318,8 @@ pub struct Replacement<'s> {
     device: DeviceId,
     trust: Trust,
     item: DeviceReplace,
+    /// The chunk that is being copied, and what need not be copied of it.
+    unneeded: Mutex<Option<(Logical, Arc<RangeSet>)>>,
     switched: bool,
 }
 
@@ -367,6 +387,7 @@ impl Store {
                 started_seconds: seconds_now(),
                 ..DeviceReplace::default()
             },
+            unneeded: Mutex::new(None),
             switched: false,
         };
         // After this, the trees have all that was written before, and the
@@ -454,8 +475,10 @@ impl Replacement<'_> {
     pub fn copy_step(&self, group: Logical, copied: &mut GroupCopied) -> Result<bool, StoreError> {
         self.store.check_writable()?;
         let from = group.get().saturating_add(copied.done);
+        let unneeded = self.unneeded(group)?;
         for attempt in 1..=TRIES {
-            let plan = self.store.look(|engine| engine.plan_copy(group, from))?;
+            let plan = |engine: &Engine| engine.plan_copy(group, from, &unneeded);
+            let plan = self.store.look(plan)?;
             let Some(plan) = plan else { return Ok(true) };
             let outcome = self.copy_plan(&plan, attempt == TRIES)?;
             let Some(step) = outcome else { continue };
@@ -465,12 +488,19 @@ impl Replacement<'_> {
             break;
         }
         let engine = self.store.read();
-        let end = engine
-            .allocation
-            .groups
-            .get(group)
-            .map(|group| group.length);
-        Ok(end.is_none_or(|end| copied.done >= end))
+        let chunk = engine.allocation.chunks.get(&group);
+        Ok(chunk.is_none_or(|chunk| copied.done >= chunk.length))
+    }
+
+    /// [`Engine::unneeded`], asked once for each chunk.
+    fn unneeded(&self, chunk: Logical) -> Result<Arc<RangeSet>, StoreError> {
+        let mut known = self.unneeded.lock();
+        if let Some((_, unneeded)) = known.as_ref().filter(|(of, _)| *of == chunk) {
+            return Ok(Arc::clone(unneeded));
+        }
+        let found = Arc::new(self.store.look(|engine| engine.unneeded(chunk))?);
+        *known = Some((chunk, Arc::clone(&found)));
+        Ok(found)
     }
 
     /// Copies what was planned. `None` if something does not match and may have
@@ -505,7 +535,7 @@ impl Replacement<'_> {
                 return false;
             };
             match check {
-                Check::Nothing => true,
+                Check::Unnamed | Check::Nothing => true,
                 Check::Sector => plan
                     .sum(unit.at, sector)
                     .is_none_or(|sum| store.identity.checksum.compute(bytes)[..sum.len()] == *sum),
@@ -534,13 +564,13 @@ impl Replacement<'_> {
         if !last && !is_good {
             return Ok(None);
         }
-        let known = |(unit, check): &(CopyUnit, Check)| match check {
-            Check::Node { .. } => true,
-            Check::Sector => plan.sum(unit.at, sector).is_some(),
-            Check::Nothing => false,
+        // Data without checksums: nobody could tell later that they are lost.
+        let ends = |(unit, check): &(CopyUnit, Check)| {
+            matches!(check, Check::Sector) && plan.sum(unit.at, sector).is_none()
         };
         let lost = unreadable.iter().filter_map(|index| run.get(*index));
-        if let Some((unit, _)) = lost.clone().find(|one| !known(one)) {
+        let lost = lost.filter(|(_, check)| !matches!(check, Check::Nothing));
+        if let Some((unit, _)) = lost.clone().find(|one| ends(one)) {
             return Err(MembershipFault::Unreadable {
                 logical: unit.at,
                 bytes: unit.length,

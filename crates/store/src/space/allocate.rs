@@ -227,7 +227,7 @@ impl Engine {
     }
 
     /// What of recorded free space can be allocated now.
-    fn free_now(&self, group: &BlockGroup, recorded: Vec<Range<u64>>) -> RangeSet {
+    pub(super) fn free_now(&self, group: &BlockGroup, recorded: Vec<Range<u64>>) -> RangeSet {
         let mut free = RangeSet::default();
         for range in recorded {
             free.insert(range);

@@ -175,6 +175,24 @@ impl Engine {
         );
     }
 
+    /// What of a block group is free by the tree that records it, if its count
+    /// agrees; nothing otherwise.
+    ///
+    /// # Errors
+    /// Reading.
+    pub(crate) fn agreed_free_space(&self, group: &BlockGroup) -> Result<RangeSet, StoreError> {
+        let recorded = match self.recorded_free(group) {
+            Ok(recorded) => recorded,
+            Err(StoreError::CorruptItem { .. }) => return Ok(RangeSet::default()),
+            Err(error) => return Err(error),
+        };
+        let (found, counted) = self.free_bytes(group, &recorded);
+        Ok(match found == counted {
+            true => self.free_now(group, recorded),
+            false => RangeSet::default(),
+        })
+    }
+
     /// Compares the superblock's sum of used bytes with the block groups. If
     /// they differ, the extents of all groups are counted, and what is wrong is
     /// corrected, durably with the next commit.
