@@ -214,11 +214,12 @@ impl Tuner<'_> {
         }
     }
 
-    /// Reads all nodes, so that no change begins that damage would interrupt.
+    /// Reads all nodes, so that no change begins that damage would interrupt, or
+    /// that would pass over a node.
     fn verify_nodes(&mut self, store: &Store) -> Result<(), TuneError> {
         store.check_rewritable()?;
         let total = store.node_bytes();
-        match store.read_all_nodes(&mut self.watched(Stage::Verifying, total))? {
+        match store.verify_all_nodes(&mut self.watched(Stage::Verifying, total))? {
             PassEnd::Complete => Ok(()),
             PassEnd::Stopped => Err(StoreError::from(TuneFault::Interrupted).into()),
         }

@@ -23,6 +23,13 @@ pub enum TuneFault {
          first (`butterfs device remove`), and what lies on them moves"
     )]
     Seeded,
+    /// A tree uses a node that the extent tree does not have.
+    #[error(
+        "the extent tree does not list the tree node at logical {0}, which is in use, so not all \
+         nodes can be found; nothing was changed. Run `butterfs check`, and mend the volume first \
+         (`butterfs check --repair`)"
+    )]
+    Unlisted(Logical),
     /// The block group tree needs other features.
     #[error("a block group tree needs {0}, which the volume does not have; {1} comes first")]
     Needs(&'static str, &'static str),

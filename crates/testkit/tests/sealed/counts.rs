@@ -206,4 +206,37 @@ pub const COUNTS: &[(Number, &[&str])] = &[
             "device add and remove",
         ],
     ),
+    (
+        Number {
+            what: "the items of extents are no such items",
+            of: |key, _| key.item_type == ItemType::EXTENT_ITEM,
+            part: Part::Key,
+            place: 8,
+            width: 1,
+            change: |_| 0x79,
+        },
+        &["replace", "replace", "replace", "replace"],
+    ),
+    (
+        Number {
+            what: "block groups of data have no item",
+            of: |key, data| key.item_type == ItemType::BLOCK_GROUP_ITEM && word(data, 16) & 1 != 0,
+            part: Part::Key,
+            place: 8,
+            width: 1,
+            change: |_| 0xbf,
+        },
+        &["replace", "replace", "replace", "replace"],
+    ),
+    (
+        Number {
+            what: "the items of nodes are no such items",
+            of: |key, _| key.item_type == ItemType::METADATA_ITEM && key.offset == 0,
+            part: Part::Key,
+            place: 8,
+            width: 1,
+            change: |_| 0xaa,
+        },
+        &["tune -u", "tune --csum", "tune -u", "tune --csum"],
+    ),
 ];
