@@ -98,6 +98,8 @@ struct Facts {
     errors: Vec<String>,
     /// Entries and attributes that the target cannot hold.
     lacks: Vec<String>,
+    /// How many more the target lacks.
+    more_lacks: u64,
     left_out: u64,
 }
 
@@ -260,6 +262,7 @@ impl Receive {
                 stream_bytes: received.position.offset,
                 errors: errors.clone(),
                 lacks: received.left_out.iter().map(ToString::to_string).collect(),
+                more_lacks: received.more_left_out,
                 left_out,
             })?;
         } else if !self.quiet {
@@ -274,6 +277,9 @@ impl Receive {
         let lacks = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
         for error in &received.left_out {
             lacks.undone(Undone::Entry(error.into()))?;
+        }
+        if received.more_left_out > 0 {
+            note!("{} more were left out", received.more_left_out);
         }
         let Some(first) = errors.first() else {
             return lacks.ended("received").map_err(|failure| {

@@ -1,7 +1,7 @@
 //! Receives whole streams into a target.
 
 use super::error::{ReceiveError, TargetError};
-use super::left_out::LeftOutPaths;
+use super::left_out::{LeftOutPaths, TooMany};
 use super::reader::{CommandSource, Position};
 use super::target::{Begun, Left, NewSubvolume, OnFailure, Start, Target};
 use butterfs_format::send_stream::{Command, CommandKind};
@@ -59,6 +59,8 @@ pub struct Received {
     /// Entries and attributes that the target cannot hold, and left out. The
     /// rest of their subvolume was received; it did not become whole.
     pub left_out: Vec<ReceiveError>,
+    /// How many more there are.
+    pub more_left_out: u64,
     /// What is left of a subvolume that is not whole.
     pub left: Option<Left>,
     /// Where the stream ended.
@@ -145,7 +147,10 @@ impl Receiver<'_> {
                     self.note((!error.is_final()).then_some(at));
                     return Err(error);
                 }
-                self.passed_over(&command);
+                if let Err(TooMany) = self.passed_over(&command) {
+                    self.note(None);
+                    return Err(ReceiveError::TooMuchLeftOut { offset: at.offset });
+                }
                 match self.received.errors.len() < ERRORS_NAMED {
                     true => self.received.errors.push(error),
                     false => self.received.more_errors += 1,
@@ -208,9 +213,9 @@ impl Receiver<'_> {
 
     /// Goes on after a failed command. What is about an entry that it should
     /// have made cannot be carried out, and is not counted again.
-    fn passed_over(&mut self, command: &Command<'_>) {
+    fn passed_over(&mut self, command: &Command<'_>) -> Result<(), TooMany> {
         let Some(current) = &mut self.current else {
-            return;
+            return Ok(());
         };
         current.is_partial = true;
         let makes = matches!(
@@ -221,8 +226,9 @@ impl Receiver<'_> {
                 | Command::Symlink { .. }
         );
         if makes && let Some(path) = command.path() {
-            current.left_out.add(path);
+            current.left_out.add(path)?;
         }
+        Ok(())
     }
 
     /// Notes how far the subvolume came.
@@ -320,7 +326,8 @@ impl Receiver<'_> {
             State::Skipping(_) => current.state = State::Applying,
             State::Applying => {}
         }
-        if current.left_out.follow(command) {
+        let too_many = |TooMany| ReceiveError::TooMuchLeftOut { offset: at.offset };
+        if current.left_out.follow(command).map_err(too_many)? {
             return Ok(());
         }
         let applied = match self.options.errors_max {
@@ -333,7 +340,7 @@ impl Receiver<'_> {
         let path = command.path().unwrap_or_default().to_vec();
         let failure = self.target.on_failure(command, &error);
         if failure == OnFailure::LeavesOutEntry {
-            current.left_out.add(&path);
+            current.left_out.add(&path).map_err(too_many)?;
         }
         let error = ReceiveError::Target {
             offset: at.offset,
@@ -345,7 +352,10 @@ impl Receiver<'_> {
             return Err(error);
         }
         current.is_partial = true;
-        self.received.left_out.push(error);
+        match self.received.left_out.len() < ERRORS_NAMED {
+            true => self.received.left_out.push(error),
+            false => self.received.more_left_out += 1,
+        }
         Ok(())
     }
 

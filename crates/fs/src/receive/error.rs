@@ -102,6 +102,15 @@ pub enum ReceiveError {
         /// Why not.
         error: TargetError,
     },
+    /// More entries were left out than are remembered.
+    #[error(
+        "offset {offset} of the stream: so many of its entries were left out that 64 MiB do not \
+         hold their paths; receive it into a volume, which can hold what this target cannot"
+    )]
+    TooMuchLeftOut {
+        /// Where the command begins.
+        offset: u64,
+    },
     /// What was received before is the beginning of another stream.
     #[error(
         "the stream is not the one whose beginning was received: they differ before offset {offset}"
@@ -121,6 +130,7 @@ impl ReceiveError {
             | Self::Cut { offset, .. }
             | Self::Read { offset, .. }
             | Self::Interrupted { offset }
+            | Self::TooMuchLeftOut { offset }
             | Self::OutOfOrder { offset, .. }
             | Self::Target { offset, .. }
             | Self::OtherStream { offset } => *offset,
@@ -134,10 +144,11 @@ impl ReceiveError {
     pub const fn is_final(&self) -> bool {
         matches!(
             self,
-            Self::Target {
-                error: TargetError::Impossible(_),
-                ..
-            }
+            Self::TooMuchLeftOut { .. }
+                | Self::Target {
+                    error: TargetError::Impossible(_),
+                    ..
+                }
         )
     }
 }
