@@ -615,8 +615,13 @@ fn open_store(
 /// it as of its last commit: the volume cannot be changed, or not now. A damaged
 /// log is refused, as in the kernel.
 fn can_be_read_without_log(error: &Error) -> bool {
-    let (Error::Store(error) | Error::Fs(FsError::Store(error))) = error else {
-        return false;
+    let error = match error {
+        Error::Store(error) | Error::Fs(FsError::Store(error)) => error,
+        Error::Fs(FsError::NotReplayed(cause)) => match &**cause {
+            FsError::Store(error) => error,
+            _ => return false,
+        },
+        _ => return false,
     };
     matches!(
         error,

@@ -117,6 +117,13 @@ pub enum FsError {
         /// What the first one met.
         cause: Box<FsError>,
     },
+    /// The fsync log waits, and damage, in it or in what it changes, keeps it
+    /// from being replayed. The errno is that of the damage.
+    #[error(
+        "the fsync log cannot be replayed: {0}; -o ro,rescue=nologreplay reads the volume as of \
+         its last commit, and `butterfs rescue zero-log` gives up what only the log has"
+    )]
+    NotReplayed(Box<FsError>),
     /// An error of the store (ENOSPC, EROFS, EIO).
     #[error(transparent)]
     Store(StoreError),
@@ -133,6 +140,15 @@ impl FsError {
     /// is begun again with this node.
     pub(crate) const fn is_missing_node(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_missing_node())
+    }
+
+    /// True if something on the devices is damaged.
+    pub(crate) const fn is_damage(&self) -> bool {
+        match self {
+            Self::Damaged { .. } => true,
+            Self::Store(error) => error.is_damage(),
+            _ => false,
+        }
     }
 
     /// A damaged item of an inode.
@@ -197,7 +213,7 @@ impl FsError {
             Self::Busy(_) => 16,
             Self::QuotaExceeded => 122,
             Self::Damaged { .. } => 5,
-            Self::NotFlushed { cause, .. } => cause.errno(),
+            Self::NotFlushed { cause, .. } | Self::NotReplayed(cause) => cause.errno(),
             Self::Store(error) => match error {
                 StoreError::NoSpace => 28,
                 StoreError::BadLabel => 22,

@@ -16,22 +16,11 @@ pub enum InodeFault {
         /// What is wrong.
         error: ParseError,
     },
-    /// The same, met while the fsync log was replayed.
-    #[error(
-        "its {item}, in the fsync log or behind it, is damaged: {error}; a check tells where, and \
-         `butterfs rescue zero-log` gives up what only the log has"
-    )]
-    ItemAtReplay {
-        /// Which of its items.
-        item: &'static str,
-        /// What is wrong.
-        error: ParseError,
-    },
     /// A file extent is impossible.
     #[error("its file extent {0}; run a check of the volume")]
     Extent(ExtentFault),
     /// The fsync log says something impossible about it.
-    #[error("the fsync log {0}; `butterfs rescue zero-log` gives up what only the log has")]
+    #[error("the fsync log {0}")]
     Log(LogFault),
     /// Data cannot be read, or no copy of them has the right checksum.
     #[error(transparent)]

@@ -18,8 +18,9 @@ mod lie;
 mod manifest;
 
 use base::{Base, WAYS, base, given, options};
-use butterfs::{Access, MemoryDevice, Volume};
-use butterfs_store::Discard;
+use butterfs::{Access, Error, MemoryDevice, Volume};
+use butterfs_fs::FsError;
+use butterfs_store::{Discard, LogPolicy};
 use butterfs_testkit::Random;
 use commands::{ALL, Command, Touched, Work, World};
 use counts::COUNTS;
@@ -88,11 +89,18 @@ struct Judged {
     lost: Vec<String>,
 }
 
-fn read(devices: &[Arc<MemoryDevice>]) -> Option<Manifest> {
+/// What a user can read, who does what an error says.
+fn read(devices: &[Arc<MemoryDevice>]) -> Result<Manifest, Error> {
     let mut options = options();
     options.store.access = Access::ReadOnly;
-    let volume = Volume::open_devices(given(devices), options).ok()?;
-    Some(Manifest::of(&volume))
+    let volume = match Volume::open_devices(given(devices), options.clone()) {
+        Err(Error::Fs(FsError::NotReplayed(_))) => {
+            options.store.log = LogPolicy::Ignore;
+            Volume::open_devices(given(devices), options)?
+        }
+        opened => opened?,
+    };
+    Ok(Manifest::of(&volume))
 }
 
 /// Runs a command on `world`, then uses free space.
@@ -139,7 +147,7 @@ fn work(command: &Command, world: &mut World<'_>, seed: u64) -> (End, String) {
 }
 
 fn judge(base: &Base, devices: Vec<Arc<MemoryDevice>>, command: &Command, seed: u64) -> Judged {
-    let Some(before) = read(&devices) else {
+    let Ok(before) = read(&devices) else {
         return Judged {
             end: End::Unreadable,
             why: String::new(),
@@ -149,16 +157,8 @@ fn judge(base: &Base, devices: Vec<Arc<MemoryDevice>>, command: &Command, seed: 
     let mut world = World { base, devices };
     let (end, why) = work(command, &mut world, seed);
     let lost = match read(&world.devices) {
-        Some(after) => after.lost(&before, &base.manifest, command.touched),
-        None => {
-            let mut options = options();
-            options.store.access = Access::ReadOnly;
-            let error = Volume::open_devices(given(&world.devices), options).err();
-            vec![format!(
-                "it does not open any more: {}",
-                error.map_or(String::new(), |e| e.to_string())
-            )]
-        }
+        Ok(after) => after.lost(&before, &base.manifest, command.touched),
+        Err(error) => vec![format!("it does not open any more: {error}")],
     };
     Judged { end, why, lost }
 }

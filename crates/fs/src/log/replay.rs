@@ -93,7 +93,8 @@ pub type Replayed = Vec<(TreeId, Vec<Change>)>;
 /// Replays the log of `store`, if it has one, and commits.
 ///
 /// # Errors
-/// A damaged log, or no space: nothing was written then, and the log stays.
+/// [`FsError::NotReplayed`], or no space: nothing was written then, and the log
+/// stays.
 pub fn replay(store: &Store) -> Result<Replayed, FsError> {
     replay_after(store, |_| Ok(()))
 }
@@ -115,8 +116,8 @@ pub fn replay_after(
             transaction.finish_replay();
             transaction.finish();
             // From now on, nothing of the log counts as free.
-            before_commit(store)?;
-            store.commit()?;
+            before_commit(store).map_err(|error| at_replay(error.into()))?;
+            store.commit().map_err(|error| at_replay(error.into()))?;
             for (tree, changes) in &replayed {
                 tracing::info!(%tree, changes = changes.len(), "a fsync log was replayed");
             }
@@ -131,17 +132,12 @@ pub fn replay_after(
     }
 }
 
-/// Says what to do about a damaged item.
-fn at_replay(mut error: FsError) -> FsError {
-    if let FsError::Damaged { fault, .. } = &mut error
-        && let InodeFault::Item { item, error } = &**fault
-    {
-        **fault = InodeFault::ItemAtReplay {
-            item,
-            error: error.clone(),
-        };
+/// Says of damage that it keeps the log from being replayed, and what to do.
+fn at_replay(error: FsError) -> FsError {
+    match error.is_damage() {
+        true => FsError::NotReplayed(Box::new(error)),
+        false => error,
     }
-    error
 }
 
 fn replay_all(

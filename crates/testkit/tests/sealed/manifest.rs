@@ -125,7 +125,8 @@ impl Manifest {
         let changed: BTreeSet<InodeId> = match touched {
             Touched::Names(_) => BTreeSet::new(),
             Touched::Files(_) => {
-                let entries = before.entries.iter();
+                // A path may be missing in a listing, and can be opened.
+                let entries = before.entries.iter().chain(&truth.entries);
                 let found = entries.filter(|(path, _)| is_below(path));
                 found.map(|(_, entry)| entry.inode).collect()
             }
