@@ -16,9 +16,12 @@ mod counts;
 mod lie;
 #[path = "sealed/manifest.rs"]
 mod manifest;
+#[path = "sealed/memory.rs"]
+mod memory;
 
-use base::{Base, WAYS, base, given, options};
-use butterfs::{Access, Error, MemoryDevice, Volume};
+use base::{Base, SIZE, WAYS, base, given, options};
+use butterfs::{Access, Error, MemoryDevice, OpenOptions, Volume};
+use butterfs_device::BlockDevice;
 use butterfs_fs::FsError;
 use butterfs_store::{Discard, LogPolicy};
 use butterfs_testkit::Random;
@@ -37,12 +40,12 @@ const SEEDS: std::ops::Range<u64> = 0..120;
 /// Far above what any run takes.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-fn seeds() -> std::ops::Range<u64> {
+fn seeds_or(usual: std::ops::Range<u64>) -> std::ops::Range<u64> {
     let given = std::env::var("BUTTERFS_SEEDS").ok().and_then(|word| {
         let (first, last) = word.split_once("..")?;
         Some(first.parse().ok()?..last.parse().ok()?)
     });
-    given.unwrap_or(SEEDS)
+    given.unwrap_or(usual)
 }
 
 /// Where threads of this process panicked.
@@ -55,6 +58,7 @@ fn note_panics() {
         let others = [
             "commands_keep_what_they_do_not_change",
             "no_count_alone_decides",
+            "memory::a_lie_with_little_memory",
         ];
         if std::thread::current()
             .name()
@@ -89,14 +93,24 @@ struct Judged {
     lost: Vec<String>,
 }
 
+impl Judged {
+    const fn unreadable() -> Self {
+        Self {
+            end: End::Unreadable,
+            why: String::new(),
+            lost: Vec::new(),
+        }
+    }
+}
+
 /// What a user can read, who does what an error says.
-fn read(devices: &[Arc<MemoryDevice>]) -> Result<Manifest, Error> {
+fn read(devices: &[Arc<dyn BlockDevice>]) -> Result<Manifest, Error> {
     let mut options = options();
     options.store.access = Access::ReadOnly;
-    let volume = match Volume::open_devices(given(devices), options.clone()) {
+    let volume = match Volume::open_devices(devices.to_vec(), options.clone()) {
         Err(Error::Fs(FsError::NotReplayed(_))) => {
             options.store.log = LogPolicy::Ignore;
-            Volume::open_devices(given(devices), options)?
+            Volume::open_devices(devices.to_vec(), options)?
         }
         opened => opened?,
     };
@@ -104,8 +118,12 @@ fn read(devices: &[Arc<MemoryDevice>]) -> Result<Manifest, Error> {
 }
 
 /// Runs a command on `world`, then uses free space.
-fn work(command: &Command, world: &mut World<'_>, seed: u64) -> (End, String) {
-    let mut options = options();
+fn work(
+    command: &Command,
+    world: &mut World<'_>,
+    seed: u64,
+    mut options: OpenOptions,
+) -> (End, String) {
     if seed.is_multiple_of(2) {
         options.store.discard = Discard::On;
     }
@@ -120,7 +138,7 @@ fn work(command: &Command, world: &mut World<'_>, seed: u64) -> (End, String) {
         Work::Open(_) => {}
     }
     let again = options.clone();
-    let volume = match Volume::open_devices(given(&world.devices), options) {
+    let volume = match Volume::open_devices(world.devices.clone(), options) {
         Ok(volume) => volume,
         Err(error) => return (End::NotOpened, error.to_string()),
     };
@@ -138,7 +156,7 @@ fn work(command: &Command, world: &mut World<'_>, seed: u64) -> (End, String) {
     drop(volume);
     // What the command left is believed by the next session.
     if seed.is_multiple_of(3)
-        && let Ok(volume) = Volume::open_devices(given(&world.devices), again)
+        && let Ok(volume) = Volume::open_devices(world.devices.clone(), again)
     {
         commands::use_free_space(&volume, seed);
         let _ = volume.close();
@@ -147,35 +165,67 @@ fn work(command: &Command, world: &mut World<'_>, seed: u64) -> (End, String) {
 }
 
 fn judge(base: &Base, devices: Vec<Arc<MemoryDevice>>, command: &Command, seed: u64) -> Judged {
-    let Ok(before) = read(&devices) else {
-        return Judged {
-            end: End::Unreadable,
-            why: String::new(),
-            lost: Vec::new(),
-        };
+    let spare = || Arc::new(MemoryDevice::new(SIZE)) as Arc<dyn BlockDevice>;
+    let mut world = World {
+        way: base.way,
+        stream: &base.stream,
+        devices: given(&devices),
+        spare: &spare,
     };
-    let mut world = World { base, devices };
-    let (end, why) = work(command, &mut world, seed);
-    let lost = match read(&world.devices) {
-        Ok(after) => after.lost(&before, &base.manifest, command.touched),
-        Err(error) => vec![format!("it does not open any more: {error}")],
+    let Ok(before) = read(&world.devices) else {
+        return Judged::unreadable();
     };
+    let (end, why) = work(command, &mut world, seed, options());
+    let lost = losses(base, &before, &world.devices, command);
     Judged { end, why, lost }
 }
 
-/// A lie, then a command.
-fn run(seed: u64, only: Option<&str>) -> (Lie, &'static Command, usize, Judged) {
+/// What of `before` is lost.
+fn losses(
+    base: &Base,
+    before: &Manifest,
+    devices: &[Arc<dyn BlockDevice>],
+    command: &Command,
+) -> Vec<String> {
+    match read(devices) {
+        Ok(after) => after.lost(before, &base.manifest, command.touched),
+        Err(error) => vec![format!("it does not open any more: {error}")],
+    }
+}
+
+/// A lie about a volume.
+struct Told {
+    base: &'static Base,
+    devices: Vec<Arc<MemoryDevice>>,
+    lie: Lie,
+    command: &'static Command,
+}
+
+fn tell(seed: u64, only: Option<&str>) -> Told {
     let mut random = Random::new(seed ^ 0x5ea1_ed00);
-    let way = random.below(WAYS as u64) as usize;
-    let base = base(way);
+    let base = base(random.below(WAYS as u64) as usize);
     let devices: Vec<_> = base
         .devices
         .iter()
         .map(|device| Arc::new(device.snapshot()))
         .collect();
     let chosen = &ALL[random.below(ALL.len() as u64) as usize];
-    let command = only.map_or(chosen, named);
-    let lie = lie::tell(base, &devices, &mut random);
+    Told {
+        base,
+        lie: lie::tell(base, &devices, &mut random),
+        devices,
+        command: only.map_or(chosen, named),
+    }
+}
+
+/// A lie, then a command.
+fn run(seed: u64, only: Option<&str>) -> (Lie, &'static Command, usize, Judged) {
+    let Told {
+        base,
+        devices,
+        lie,
+        command,
+    } = tell(seed, only);
     let judged = catch_unwind(AssertUnwindSafe(|| judge(base, devices, command, seed)));
     let mut judged = judged.unwrap_or_else(|_| Judged {
         end: End::Done,
@@ -183,7 +233,7 @@ fn run(seed: u64, only: Option<&str>) -> (Lie, &'static Command, usize, Judged) 
         lost: Vec::new(),
     });
     judged.lost.extend(take_panics());
-    (lie, command, way, judged)
+    (lie, command, base.way, judged)
 }
 
 /// What a command changes is a loss if it is not said to change it.
@@ -337,7 +387,8 @@ fn a_lie_costs_nothing_else() {
     note_panics();
     let mut ends: BTreeMap<End, u64> = BTreeMap::new();
     let mut bad = Vec::new();
-    for seed in seeds() {
+    let seeds = seeds_or(SEEDS);
+    for seed in seeds.clone() {
         let begun = Instant::now();
         let (lie, command, way, mut judged) = run(seed, only.as_deref());
         if begun.elapsed() > TIME_MAX {
@@ -371,13 +422,13 @@ fn a_lie_costs_nothing_else() {
     let _ = std::panic::take_hook();
     println!(
         "{} lies: {ends:?}, {} with a loss",
-        seeds().count(),
+        seeds.clone().count(),
         bad.len()
     );
     assert!(
         bad.is_empty(),
         "{} of {} lies cost something",
         bad.len(),
-        seeds().count()
+        seeds.count()
     );
 }

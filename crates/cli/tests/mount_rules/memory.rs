@@ -1,84 +1,27 @@
 //! A server in a control group with little memory: slower, never killed.
 
 use super::support::{BINARY, Bench, can_mount, is_root, said};
+use butterfs_testkit::MemoryGroup;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// Files in one directory.
 const IN_DIRECTORY: usize = 500;
 
-/// A control group that limits memory.
-struct Group(PathBuf);
-
-impl Group {
-    /// A group below the test's own, of cgroup v1 or v2; `None` where none can be
-    /// made.
-    fn new(bytes: u64) -> Option<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let path_of = |wanted: &str| {
-            own.lines().find_map(|line| {
-                let mut parts = line.splitn(3, ':').skip(1);
-                let is_wanted = parts.next()?.split(',').any(|one| one == wanted);
-                is_wanted.then(|| {
-                    parts
-                        .next()
-                        .unwrap_or("/")
-                        .trim_start_matches('/')
-                        .to_owned()
-                })
-            })
-        };
-        let name = format!("butterfs-test-{}-{}", std::process::id(), bytes >> 20);
-        let roots = [
-            ("memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            ("", "/sys/fs/cgroup", "memory.max"),
-        ];
-        for (controller, root, limit) in roots {
-            let Some(below) = path_of(controller) else {
-                continue;
-            };
-            let folder = Path::new(root).join(below).join(&name);
-            if fs::create_dir(&folder).is_err() {
-                continue;
-            }
-            let group = Self(folder);
-            if fs::write(group.0.join(limit), bytes.to_string()).is_ok() {
-                return Some(group);
-            }
-        }
-        None
+/// A server in a control group.
+fn serve(group: &MemoryGroup, bench: &Bench, options: &str) -> Child {
+    let child = group
+        .command(BINARY)
+        .args(["mount", "-f", "-o", options])
+        .args([bench.path("volume"), bench.path("mnt")])
+        .spawn();
+    let began = Instant::now();
+    while !bench.try_run(&["filesystem", "df", "mnt"]).status.success() {
+        assert!(began.elapsed() < Duration::from_secs(20), "no mount");
+        std::thread::sleep(Duration::from_millis(20));
     }
-
-    /// A server in the group.
-    fn serve(&self, bench: &Bench, options: &str) -> Child {
-        let script = "echo $$ >\"$0\" && exec \"$@\"";
-        let child = Command::new("sh")
-            .args(["-c", script])
-            .arg(self.0.join("cgroup.procs"))
-            .args([BINARY, "mount", "-f", "-o", options])
-            .args([bench.path("volume"), bench.path("mnt")])
-            .spawn();
-        let began = Instant::now();
-        while !bench.try_run(&["filesystem", "df", "mnt"]).status.success() {
-            assert!(began.elapsed() < Duration::from_secs(20), "no mount");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        child.expect("the server starts")
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // A group goes when the last process is gone.
-        for _ in 0..100 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
+    child.expect("the server starts")
 }
 
 fn content(number: usize) -> Vec<u8> {
@@ -133,18 +76,18 @@ fn a_server_lives_in_little_memory() {
     let files =
         std::env::var("BUTTERFS_FILES").map_or(8000, |count| count.parse().expect("a number"));
     for mib in [48, 64] {
-        let Some(group) = Group::new(mib << 20) else {
+        let Some(group) = MemoryGroup::new(mib << 20) else {
             println!("skipped: no control group that limits memory can be made");
             assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
             return;
         };
         let bench = Bench::new();
         // Two servers in turn: the second one finds a volume that is not empty.
-        let mut server = group.serve(&bench, "rw");
+        let mut server = serve(&group, &bench, "rw");
         work(&bench, files);
         bench.run(&["umount", "mnt"]);
         assert!(server.wait().expect("its status").success(), "{mib} MiB");
-        let mut server = group.serve(&bench, "rw");
+        let mut server = serve(&group, &bench, "rw");
         verify(&bench, files);
         let removed = Command::new("rm")
             .arg("-r")

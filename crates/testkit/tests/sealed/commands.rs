@@ -1,15 +1,15 @@
 //! Commands that write, and which paths each of them may change.
 
-use super::base::{self, Base, SIZE};
 use Touched::{Files, Names};
 use butterfs::{
-    CloneSpan, Defragment, FallocateMode, Inode, InodeFlags, MemoryDevice, OldName, OpenOptions,
-    Place, RenameMode, SetAttributes, SetMode, Sharing, SnapshotAccess, Trim, Volume,
+    CloneSpan, Defragment, FallocateMode, Inode, InodeFlags, OldName, OpenOptions, Place,
+    RenameMode, SetAttributes, SetMode, Sharing, SnapshotAccess, Trim, Volume,
 };
 use butterfs_admin::balance::{self, Filter, Filters, Redundancy, Wish};
 use butterfs_admin::devices::{self, Discard, Removal, TwinReads};
 use butterfs_admin::resize::{self, Size};
 use butterfs_admin::tune::{self, Change};
+use butterfs_device::BlockDevice;
 use butterfs_format::{ChecksumType, DeviceId};
 use butterfs_store::Repair;
 use butterfs_testkit::content::content;
@@ -21,9 +21,14 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// The volume that a command works on.
 pub struct World<'b> {
-    pub base: &'b Base,
+    /// Which of the volumes it was ([`super::base::name`]).
+    pub way: usize,
+    /// A stream of its snapshot.
+    pub stream: &'b [u8],
     /// The devices that it is on; a command may change which.
-    pub devices: Vec<Arc<MemoryDevice>>,
+    pub devices: Vec<Arc<dyn BlockDevice>>,
+    /// Makes an empty device.
+    pub spare: &'b dyn Fn() -> Arc<dyn BlockDevice>,
 }
 
 /// How a command works.
@@ -115,7 +120,7 @@ fn resize_by(volume: &Volume, size: Size) -> Outcome {
 
 fn tune_by(world: &World<'_>, change: Change) -> Outcome {
     let go_on = &mut |_: &tune::Progress| ControlFlow::Continue(());
-    tune::tune(&base::given(&world.devices), change, go_on)?;
+    tune::tune(&world.devices, change, go_on)?;
     Ok(())
 }
 
@@ -403,7 +408,7 @@ pub const ALL: &[Command] = &[
         resize_by(volume, Size::Max)
     }),
     on("replace", Names(&[]), |volume, world| {
-        let target = Arc::new(MemoryDevice::new(SIZE));
+        let target = (world.spare)();
         let store = volume.files().store();
         let how = (TwinReads::Any, Discard::Nothing);
         let go_on = &mut |_: &devices::ReplaceProgress| ControlFlow::Continue(());
@@ -413,7 +418,7 @@ pub const ALL: &[Command] = &[
     }),
     on("device add and remove", Names(&[]), |volume, world| {
         let store = volume.files().store();
-        let new = Arc::new(MemoryDevice::new(SIZE));
+        let new = (world.spare)();
         devices::add(store, new.clone(), Discard::Nothing)?;
         world.devices.push(new);
         let _ = volume.free_deleted();
@@ -438,7 +443,7 @@ pub const ALL: &[Command] = &[
     }),
     on("receive", Names(&[]), |volume, world| {
         volume.create_dir("received")?;
-        let stream = std::io::Cursor::new(world.base.stream.clone());
+        let stream = std::io::Cursor::new(world.stream.to_vec());
         volume.receive("received", stream)?;
         Ok(())
     }),
@@ -459,11 +464,11 @@ pub const ALL: &[Command] = &[
         tune_by(world, Change::Checksum(ChecksumType::Xxhash))
     }),
     closed("tune of block groups", |world| {
-        let change = match world.base.way {
+        let change = match world.way {
             2 => Change::ToBlockGroupTree,
             _ => Change::FromBlockGroupTree,
         };
-        if world.base.way == 2 {
+        if world.way == 2 {
             tune_by(world, Change::ToFreeSpaceTree)?;
         }
         tune_by(world, change)
