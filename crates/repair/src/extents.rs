@@ -44,6 +44,8 @@ pub(crate) enum Kind {
 pub(crate) struct Form {
     pub(crate) node_size: u32,
     pub(crate) is_skinny: bool,
+    /// No item is of a later generation.
+    pub(crate) newest: Generation,
 }
 
 /// Removes and inserts of one extent's items.
@@ -269,6 +271,7 @@ impl Known {
             || item.header.flags != wanted.flags
             || level(&item.header) != level(&wanted)
             || (is_node && item.header.generation != wanted.generation)
+            || item.header.generation > form.newest
         {
             return false;
         }
@@ -344,6 +347,7 @@ pub(crate) fn form(writer: &Writer) -> Form {
     Form {
         node_size: writer.patient.superblock.node_size,
         is_skinny: writer.patient.superblock.has_skinny_metadata(),
+        newest: writer.generation,
     }
 }
 

@@ -871,9 +871,18 @@ fn from_hash(plan: &mut Plan<'_>, key: Key, entry: &Entry) -> Result<(), RepairE
     if !is_directory || !plan.has_items(number)? {
         return drop_entry(plan, key.objectid, None, entry);
     }
-    // The index may have it, in a place that is read later.
-    let keys = Key::new(key.objectid, ItemType::DIR_INDEX, 0)
-        ..=Key::new(key.objectid, ItemType::DIR_INDEX, u64::MAX);
+    let own = Own {
+        parent: key.objectid,
+        index: index_of(plan, key.objectid, entry)?,
+        name: entry.name.clone(),
+    };
+    add_own(plan, number, &own)
+}
+
+/// The index of an entry in its directory; a new one if it has none.
+fn index_of(plan: &mut Plan<'_>, directory: u64, entry: &Entry) -> Result<u64, RepairError> {
+    let keys = Key::new(directory, ItemType::DIR_INDEX, 0)
+        ..=Key::new(directory, ItemType::DIR_INDEX, u64::MAX);
     let mut index = None;
     items::each(plan.writer, plan.tree, keys, |key, data| {
         if entries(key, data).iter().any(|one| one.leads_to(entry)) {
@@ -881,25 +890,17 @@ fn from_hash(plan: &mut Plan<'_>, key: Key, entry: &Entry) -> Result<(), RepairE
         }
         Ok(())
     })?;
-    let index = match index {
-        Some(index) => index,
-        None => {
-            let index = plan.new_index(key.objectid)?;
-            let at = Key::new(key.objectid, ItemType::DIR_INDEX, index);
-            plan.put(StepKind::Names, at, entry.encode());
-            index
-        }
-    };
-    let own = Own {
-        parent: key.objectid,
-        index,
-        name: entry.name.clone(),
-    };
-    add_own(plan, number, &own)
+    if let Some(index) = index {
+        return Ok(index);
+    }
+    let index = plan.new_index(directory)?;
+    let at = Key::new(directory, ItemType::DIR_INDEX, index);
+    plan.put(StepKind::Names, at, entry.encode());
+    Ok(index)
 }
 
 /// Gives the entry of a subvolume its index, if that is lost. The reference to
-/// the subvolume knows it.
+/// the subvolume knows it; in a snapshot, the entry has no reference.
 fn subvolume_index(plan: &mut Plan<'_>, directory: u64, entry: &Entry) -> Result<(), RepairError> {
     use butterfs_format::item::root_ref::RootRef;
     let child = entry.location.objectid;
@@ -910,7 +911,7 @@ fn subvolume_index(plan: &mut Plan<'_>, directory: u64, entry: &Entry) -> Result
         (link.name == entry.name && link.directory.get() == directory).then_some(link.index)
     });
     let Some(index) = link else {
-        return Ok(());
+        return index_of(plan, directory, entry).map(drop);
     };
     if indexed(plan, directory, index)?.is_none() {
         let at = Key::new(directory, ItemType::DIR_INDEX, index);

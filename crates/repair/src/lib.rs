@@ -33,6 +33,7 @@ pub mod overlay;
 mod patient;
 mod prune;
 mod ranges;
+mod regrow;
 mod repair;
 mod roots;
 mod settle;

@@ -12,10 +12,11 @@ use crate::settle::{Count, Settled, Superblocks, settle};
 use crate::step::{Step, StepKind};
 use crate::walk::{self, Found, Heal, Recorded, is_derived};
 use crate::writer::{TreeRoot, Writer};
-use crate::{checksums, devices, inodes, prune, roots};
+use crate::{checksums, devices, inodes, prune, regrow, roots};
 use butterfs_check::{FaultCode, Report, Severity};
 use butterfs_device::BlockDevice;
 use butterfs_format::item::root::RootItem;
+use butterfs_format::node::LEVEL_MAX;
 use butterfs_format::{ItemType, Key, TreeId};
 use butterfs_tree::{Cursor, NodeSink, NodeSource};
 use std::collections::{BTreeMap, BTreeSet};
@@ -257,16 +258,7 @@ impl<'o> Round<'o> {
 
     /// Mends everything.
     fn run(&mut self, report: Option<&Report>, anew: Anew) -> Result<(), RepairError> {
-        if self.found.healed > 0 {
-            self.is_changed = true;
-            let text = format!("{} copies.", self.found.healed);
-            self.steps.push(Step::new(StepKind::NodeCopies, text));
-        }
-        if self.found.corrected > 0 {
-            self.is_changed = true;
-            let text = format!("Headers or pointers of {} nodes.", self.found.corrected);
-            self.steps.push(Step::new(StepKind::Nodes, text));
-        }
+        self.note_healed();
         for tree in self.found.strange_roots.clone() {
             let root = self.writer.root(tree)?;
             let new = self.writer.make_writable(tree, root)?;
@@ -274,6 +266,7 @@ impl<'o> Round<'o> {
             let text = format!("The root of tree {tree} names another owner.");
             self.steps.push(Step::new(StepKind::Nodes, text));
         }
+        self.regrow()?;
         prune::prune(&mut self.writer, &self.found, &mut self.steps)?;
         if self.writer.patient.lacks_chunk_tree {
             self.writer.empty(TreeId::CHUNK)?;
@@ -319,6 +312,38 @@ impl<'o> Round<'o> {
             false => Count::Changed,
         };
         self.end(superblocks, count)
+    }
+
+    /// Says what was corrected in place while everything was read.
+    fn note_healed(&mut self) {
+        if self.found.healed > 0 {
+            self.is_changed = true;
+            let text = format!("{} copies.", self.found.healed);
+            self.steps.push(Step::new(StepKind::NodeCopies, text));
+        }
+        if self.found.corrected > 0 {
+            self.is_changed = true;
+            let text = format!("Headers or pointers of {} nodes.", self.found.corrected);
+            self.steps.push(Step::new(StepKind::Nodes, text));
+        }
+    }
+
+    /// Makes lost branches again, from the top down, and reads what lies below.
+    fn regrow(&mut self) -> Result<(), RepairError> {
+        for _ in 0..LEVEL_MAX {
+            let trees = walk::trees(&self.writer)?;
+            let memory = self.options.memory_max;
+            let (found, rest) = (&self.found, (memory, &mut self.steps));
+            if !regrow::regrow(&mut self.writer, &trees, found, &self.recorded, rest)? {
+                break;
+            }
+            let trees = walk::trees(&self.writer)?;
+            self.found = walk::walk(&self.writer, &trees, &self.recorded, Heal::Yes, memory)?;
+            let node = self.writer.patient.node_bytes();
+            self.writer.avoid(&space_of(&self.found, node));
+            self.note_healed();
+        }
+        Ok(())
     }
 
     /// Removes the inode caches of subvolumes.

@@ -36,6 +36,8 @@ steps! {
     NodeCopies = "Make bad copies of nodes equal to good ones.", "Another copy matches its checksum and the pointer to it.";
     Nodes = "Correct headers of nodes.", "The rest of the node is right, and in its place.";
     PutBack = "Put the items of a leaf back that its pointer names wrongly.", "The leaf matches its checksum, and its items are in no other leaf.";
+    Branch = "Make a lost branch of a tree again.", "The extent tree lists the nodes below it, and their keys lie in its range.";
+    Emptied = "Make the lost root of a subvolume an empty directory.", "It is damaged in all copies, and no node below it can be read.";
     TreeAnew = "Make a tree anew.", "All that it holds follows from the other trees.";
     PointerDropped = "Drop a pointer to a node that is damaged in all copies.", "Nothing can be read below it; what else the tree holds can be used again.";
     Chunks = "Make device extents, device items and sizes equal to the chunks.", "The chunks say where everything lies, and everything was found there.";

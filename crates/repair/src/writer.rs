@@ -11,7 +11,9 @@
 use crate::error::RepairError;
 use crate::patient::{BadNode, Patient};
 use crate::ranges::Ranges;
+use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::node::{HEADER_SIZE, POINTER_SIZE};
 use butterfs_format::{Generation, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Expected, Node, NodeSink, NodeSource, Packing, TreeError};
 use butterfs_volume::{ChunkMap, Profile, superblock_ranges};
@@ -129,6 +131,12 @@ impl Writer {
         self.cache.lock().remove(&logical.get());
     }
 
+    /// Pointers that a branch may have.
+    pub(crate) fn pointers_max(&self) -> usize {
+        let room = self.patient.identity.node_size.saturating_sub(HEADER_SIZE);
+        room.checked_div(POINTER_SIZE).unwrap_or(0)
+    }
+
     /// Whether anything was changed.
     pub(crate) fn is_changed(&self) -> bool {
         !self.changed.is_empty() || !self.born.is_empty()
@@ -141,6 +149,12 @@ impl Writer {
             false => BlockGroupFlags::METADATA,
         };
         let length = self.patient.node_bytes();
+        // A chunk of data that says that it holds nodes, too, lies.
+        let incompat = self.patient.superblock.incompat;
+        let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        let lies = |flags: BlockGroupFlags| {
+            flags.contains(both) && !incompat.contains(Incompat::MIXED_GROUPS)
+        };
         let (first, at) = self.cursors.get(&is_system).copied().unwrap_or((0, 0));
         let count = self.groups.len();
         // Once from the cursor to the end, once from the beginning.
@@ -150,7 +164,8 @@ impl Writer {
             };
             // Rows with parity hold content of others, and a crash while one is
             // written may damage that.
-            if !group.flags.contains(wanted) || Profile::from_flags(group.flags).is_none() {
+            let is_fit = group.flags.contains(wanted) && !lies(group.flags);
+            if !is_fit || Profile::from_flags(group.flags).is_none() {
                 continue;
             }
             let end = group.start.saturating_add(group.length);

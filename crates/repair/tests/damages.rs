@@ -30,7 +30,8 @@ mod space;
 use butterfs::{BlockDevice, Cleaner, MemoryDevice, OpenOptions, SnapshotAccess, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, make_on};
 use butterfs_check::{DataChecksums as Data, FaultCode, NoProgress};
-use butterfs_format::TreeId;
+use butterfs_format::node::field;
+use butterfs_format::{Logical, TreeId};
 use butterfs_repair::{Options, Outcome, repair};
 use butterfs_testkit::differential::seeds;
 use butterfs_testkit::judge::{DataChecksums, Mode, btrfs_check, scratch_dir};
@@ -296,6 +297,10 @@ fn several_damages_make_nothing_worse() {
         for text in &wrong {
             println!("    ! {text}");
         }
+        let steps = outcome.iter().flat_map(|outcome| &outcome.steps);
+        for step in steps.filter(|_| !wrong.is_empty()) {
+            println!("    {step}");
+        }
         let is_bad = |text: &&String| text.starts_with("WORSE") || text.starts_with("a second");
         let bad: Vec<String> = wrong.iter().filter(is_bad).cloned().collect();
         if let Some((is_clean, lost)) = other {
@@ -342,6 +347,95 @@ fn a_chunk_tree_is_made_from_chunks_that_were_found() {
     assert!(lost.is_empty(), "{lost:?}");
     device.save(&path).unwrap();
     btrfs_check(&path, Mode::Original, DataChecksums::Verify).assert_clean("with a new chunk tree");
+}
+
+/// Branches of files' trees and of the checksum tree, and roots among them, are
+/// lost in all copies: one at a time, and all of a tree at once. The nodes below
+/// them are found by the extent tree.
+#[test]
+fn lost_branches_cost_nothing() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let sound = dir.path().join("sound.img");
+    // More small files, so that small nodes make three levels.
+    let more = "mkdir many; for i in $(seq 3000); do echo $i > many/$i; done; sync; \
+                btrfs -q subvolume snapshot . late; for i in $(seq 1 9 3000); do rm many/$i; done; sync";
+    let script = format!("{}\n{more}", volume::MIXTURE);
+    volume::make(&sound, &["-m", "dup", "-n", "4096"], "", &script);
+    let truth = read(&MemoryDevice::load(&sound).unwrap());
+    assert!(truth.files() > 6000, "{}", truth.files());
+    let image = Image::open(&sound);
+    let mut cases: Vec<(String, Vec<Logical>)> = Vec::new();
+    let (mut roots, mut inner) = (0, 0);
+    for (tree, root) in image.roots.clone() {
+        if !tree.is_subvolume() && tree != TreeId::CSUM {
+            continue;
+        }
+        let level = |at: &Logical| image.read(*at)[field::LEVEL];
+        let branches: Vec<Logical> = image
+            .nodes(tree)
+            .into_iter()
+            .filter(|at| level(at) > 0)
+            .collect();
+        let is_root = |at: &&Logical| **at == root.logical;
+        let own: Vec<Logical> = branches.iter().filter(is_root).copied().collect();
+        let others: Vec<Logical> = branches.iter().filter(|at| !is_root(at)).copied().collect();
+        roots += own.len();
+        inner += others.len();
+        cases.extend(own.iter().map(|at| (format!("root of {tree}"), vec![*at])));
+        cases.extend(
+            others
+                .first()
+                .map(|at| (format!("branch of {tree}"), vec![*at])),
+        );
+        cases.push((format!("all branches of {tree}"), branches));
+    }
+    assert!(
+        roots > 4 && inner > 4,
+        "{roots} roots, {inner} other branches"
+    );
+    for (what, nodes) in cases {
+        let path = dir.path().join("damaged.img");
+        volume::sparse_copy(&sound, &path);
+        let damaged = Image::open(&path);
+        let zeros = vec![0; damaged.superblock.node_size as usize];
+        nodes.iter().for_each(|at| damaged.write(*at, &zeros));
+        let (wrong, outcome) = judge(&path, &truth);
+        let steps = outcome.map(|outcome| outcome.steps);
+        assert!(wrong.is_empty(), "{what}: {wrong:?} {steps:?}");
+        let after = read(&MemoryDevice::load(&path).unwrap());
+        let lost = after.lost(&truth, &truth, Touched::Files(&[]));
+        assert!(lost.is_empty(), "{what}: {lost:?} {steps:?}");
+    }
+}
+
+/// A subvolume with its root as the only node loses it.
+#[test]
+fn a_subvolume_that_is_lost_becomes_an_empty_directory() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    let script = "btrfs -q subvolume create sub; echo lost > sub/file; echo here > file; sync";
+    volume::make(&path, &["-m", "dup"], "", script);
+    let truth = read(&MemoryDevice::load(&path).unwrap());
+    let image = Image::open(&path);
+    let zeros = vec![0; image.superblock.node_size as usize];
+    image.write(image.root(TreeId(256)).logical, &zeros);
+    let (wrong, outcome) = judge(&path, &truth);
+    assert_eq!(wrong, Vec::<String>::new());
+    let steps = outcome.unwrap().steps;
+    let lost = steps.iter().filter_map(|step| step.lost.as_deref());
+    assert!(
+        lost.into_iter()
+            .any(|lost| lost == "all files of subvolume 256")
+    );
+    let after = read(&MemoryDevice::load(&path).unwrap());
+    let lost = after.lost(&truth, &truth, Touched::Files(&["/sub"]));
+    assert_eq!(lost, Vec::<String>::new());
 }
 
 #[test]

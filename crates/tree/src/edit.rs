@@ -277,6 +277,83 @@ impl<'s, S: NodeSink> Editor<'s, S> {
     /// # Errors
     /// Reading, no space.
     pub fn drop_pointer(&mut self, key: &Key, child: NodeRef) -> Result<bool, TreeError> {
+        if !self.position_above(key, child)? {
+            return Ok(false);
+        }
+        let depth = self.path.len() - 1;
+        self.drop_child(depth, self.path[depth].slot)?;
+        let result = self.shrink();
+        self.path.clear();
+        result.map(|()| true)
+    }
+
+    /// Puts a new branch with `children`, each with its first key, in the place
+    /// of the branch `lost`, which need not be readable. `key` is the first key
+    /// below the pointer to it, `None` if it is the root. False if no such
+    /// pointer is there.
+    ///
+    /// # Errors
+    /// Reading, no space; [`TreeError::Misuse`] if `children` do not fit into a
+    /// branch, or have another level.
+    pub fn replace_branch(
+        &mut self,
+        key: Option<&Key>,
+        lost: NodeRef,
+        children: &[(Key, NodeRef)],
+    ) -> Result<bool, TreeError> {
+        let is_there = match key {
+            Some(key) => self.position_above(key, lost)?,
+            None => self.sink.root(self.tree)? == lost,
+        };
+        if !is_there {
+            return Ok(false);
+        }
+        let new = self.make_branch(lost.level, children)?;
+        let Some(Step { node: parent, slot }) = self.path.last().copied() else {
+            self.sink.set_root(self.tree, new)?;
+            return Ok(true);
+        };
+        let above = self.sink.edit(parent)?;
+        above.set_child(slot, new);
+        above.set_key(slot, &children[0].0);
+        let result = match slot {
+            0 => self.fix_first_key(self.path.len() - 1),
+            _ => Ok(()),
+        };
+        self.path.clear();
+        result.map(|()| true)
+    }
+
+    /// A new branch with `children`, each with its first key, in their order.
+    /// Nothing points to it yet.
+    ///
+    /// # Errors
+    /// No space; [`TreeError::Misuse`] if `children` do not fit into a branch, or
+    /// have another level.
+    pub fn make_branch(
+        &mut self,
+        level: u8,
+        children: &[(Key, NodeRef)],
+    ) -> Result<NodeRef, TreeError> {
+        let is_below = |(_, child): &(Key, NodeRef)| child.level + 1 == level;
+        if children.is_empty() || !children.iter().all(is_below) {
+            return Err(TreeError::Misuse("children of another level"));
+        }
+        let new = self.sink.create(self.tree, level)?;
+        let branch = self.sink.edit(new)?;
+        if children.len() > branch.pointers_max() {
+            return Err(TreeError::Misuse("too many children for a branch"));
+        }
+        for (slot, (first, child)) in children.iter().enumerate() {
+            branch.insert_pointer(slot, first, *child);
+        }
+        Ok(new)
+    }
+
+    /// Makes the path to the pointer to `child` writable, and goes there. `key` is
+    /// the first key below the pointer. False if no such pointer is there.
+    fn position_above(&mut self, key: &Key, child: NodeRef) -> Result<bool, TreeError> {
+        self.path.clear();
         let mut at = self.sink.root(self.tree)?;
         while at.level > child.level + 1 {
             let node = self.sink.node(at)?;
@@ -289,7 +366,6 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         if !is_there {
             return Ok(false);
         }
-        self.path.clear();
         let mut current = self.writable_root(Intent::Change)?;
         loop {
             let node = self.sink.node(current)?;
@@ -301,7 +377,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
                 slot,
             });
             if next == child {
-                break;
+                return Ok(true);
             }
             let writable = self.sink.make_writable(self.tree, next)?;
             if writable != next {
@@ -309,11 +385,6 @@ impl<'s, S: NodeSink> Editor<'s, S> {
             }
             current = writable;
         }
-        let depth = self.path.len() - 1;
-        self.drop_child(depth, self.path[depth].slot)?;
-        let result = self.shrink();
-        self.path.clear();
-        result.map(|()| true)
     }
 
     fn leaf(&self) -> NodeRef {

@@ -21,7 +21,7 @@ pub struct Image {
     pub superblock: Superblock,
     pub map: ChunkMap,
     identity: VolumeIdentity,
-    roots: BTreeMap<TreeId, NodeRef>,
+    pub roots: BTreeMap<TreeId, NodeRef>,
     changed: BTreeMap<Logical, Node>,
 }
 
