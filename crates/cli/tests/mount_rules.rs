@@ -8,9 +8,9 @@ mod coherence;
 mod durability;
 #[path = "mount_rules/io.rs"]
 mod io;
-// This crate's tests use no other crate's.
 #[path = "mount_rules/memory.rs"]
 mod memory;
+// This crate's tests use no other crate's.
 #[path = "../../testkit/src/memory_group.rs"]
 mod memory_group;
 #[path = "mount_rules/refused.rs"]
