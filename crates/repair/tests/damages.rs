@@ -257,8 +257,9 @@ fn damage_at_random(path: &Path, seed: u64) -> Vec<String> {
 fn theirs(path: &Path, truth: &Manifest) -> (bool, usize) {
     let copy = path.with_extension("theirs");
     volume::sparse_copy(path, &copy);
-    let _ = std::process::Command::new("btrfs")
-        .args(["check", "--repair", "--force"])
+    // It may never end.
+    let _ = std::process::Command::new("timeout")
+        .args(["60", "btrfs", "check", "--repair", "--force"])
         .arg(&copy)
         .stdin(std::process::Stdio::null())
         .output();
