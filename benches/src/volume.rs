@@ -54,7 +54,7 @@ pub enum Caching {
 impl Volume {
     /// Opens the volume in a file by the library.
     pub fn open(image: &Path, options: Options) -> Self {
-        let device = FileDevice::open(image, Access::ReadWrite).unwrap();
+        let device = FileDevice::open_durable(image, Access::ReadWrite).unwrap();
         let store = Store::open(Arc::new(device), &OpenOptions::default()).unwrap();
         Self::Library(Arc::new(Filesystem::new(
             Arc::new(store),
