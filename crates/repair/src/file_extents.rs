@@ -211,6 +211,16 @@ pub(crate) fn mend(plan: &Plan<'_>, key: Key, data: &[u8]) -> Result<Mended, Rep
                     let left = length.saturating_sub(place.offset);
                     place.length = place.length.min(left);
                 }
+            } else if !is_compressed {
+                // One of the two lengths may be right; the file's part is no
+                // longer than either.
+                let least = place.offset.saturating_add(place.length);
+                let lengths = [extent.ram_bytes, place.disk_length, least];
+                let is_good = |length: &u64| *length >= least && length.is_multiple_of(sector);
+                if let Some(length) = lengths.into_iter().find(is_good) {
+                    place.disk_length = length;
+                    extent.ram_bytes = length;
+                }
             }
         }
     }

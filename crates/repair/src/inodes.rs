@@ -267,7 +267,9 @@ fn impossible_items(plan: &mut Plan<'_>) -> Result<(), RepairError> {
                 }
             }
             ItemType::DIR_ITEM | ItemType::DIR_INDEX => {
-                let good = entries(key, data);
+                let mut good = entries(key, data);
+                // No directory holds the root of its own tree.
+                good.retain(|one| one.is_subvolume() || one.location.objectid != ROOT);
                 match good.is_empty() {
                     true => plan.remove(StepKind::Items, key),
                     false if encode_entries(&good) != data => {
@@ -521,7 +523,11 @@ fn type_by_entry(plan: &Plan<'_>, seen: &Seen) -> Result<Option<FileType>, Repai
 
 /// Type bits of an inode by what its items and its names say.
 fn type_bits(plan: &Plan<'_>, seen: &Seen) -> Result<u32, RepairError> {
-    if seen.has_entries || seen.number == ROOT {
+    let says_file = seen
+        .item
+        .as_ref()
+        .is_some_and(|item| item.mode & KIND == REGULAR);
+    if seen.number == ROOT || (seen.has_entries && !(seen.has_extents && says_file)) {
         return Ok(DIRECTORY);
     }
     let by_entry = type_by_entry(plan, seen)?.map(bits_of);
@@ -547,9 +553,14 @@ fn missing_inodes(plan: &mut Plan<'_>) -> Result<(), RepairError> {
             || (seen.has_extents && kind != REGULAR && kind != SYMLINK)
             || (seen.number == ROOT && kind != DIRECTORY);
         if type_of(item.mode).is_none() || contradicts {
-            let mut item = item.clone();
-            item.mode = (item.mode & !KIND) | type_bits(plan, seen)?;
-            plan.put(StepKind::Inodes, key, item.encode());
+            let mut new = item.clone();
+            new.mode = (item.mode & !KIND) | type_bits(plan, seen)?;
+            if new != *item {
+                plan.put(StepKind::Inodes, key, new.encode());
+            }
+            if seen.has_entries && seen.has_extents {
+                remove_other_kind(plan, seen.number, new.mode & KIND)?;
+            }
         }
         Ok(())
     })?;
@@ -573,14 +584,35 @@ fn missing_inodes(plan: &mut Plan<'_>) -> Result<(), RepairError> {
         plan.put(StepKind::Inodes, key, item.encode());
         let text = format!("owner, permissions and times of inode {}", seen.number);
         plan.lose(StepKind::Inodes, text);
-        let dots = Key::new(ROOT, ItemType::INODE_REF, ROOT);
-        if seen.number == ROOT && plan.get(&dots)?.is_none() {
-            let own = Own {
-                parent: ROOT,
-                index: 0,
-                name: b"..".to_vec(),
-            };
-            plan.put(StepKind::Names, dots, encode_own(dots, &[own]));
+    }
+    let dots = Key::new(ROOT, ItemType::INODE_REF, ROOT);
+    if plan.get(&dots)?.is_none() {
+        let own = Own {
+            parent: ROOT,
+            index: 0,
+            name: b"..".to_vec(),
+        };
+        plan.put(StepKind::Names, dots, encode_own(dots, &[own]));
+    }
+    Ok(())
+}
+
+/// Removes what an inode of the type `bits` cannot have, if it has both entries
+/// and file extents.
+fn remove_other_kind(plan: &mut Plan<'_>, number: u64, bits: u32) -> Result<(), RepairError> {
+    let keys = Key::new(number, ItemType::MIN, 0)..=Key::new(number, ItemType::MAX, u64::MAX);
+    for key in items::read(plan.writer, plan.tree, keys)?.into_keys() {
+        let goes = match key.item_type {
+            ItemType::EXTENT_DATA => bits == DIRECTORY,
+            ItemType::DIR_ITEM | ItemType::DIR_INDEX => bits != DIRECTORY,
+            _ => false,
+        };
+        if goes && key.item_type == ItemType::EXTENT_DATA {
+            let text = format!("bytes of inode {number} from {} on", key.offset);
+            plan.lose(StepKind::FileExtents, text);
+        }
+        if goes {
+            plan.remove(StepKind::Items, key);
         }
     }
     Ok(())
@@ -962,6 +994,7 @@ fn counts(plan: &mut Plan<'_>) -> Result<(), RepairError> {
             match (old.nlink == 0 || has_orphan, has_orphan) {
                 (true, false) => plan.put(StepKind::Orphans, orphan, Vec::new()),
                 (true, true) => item.nlink = 0,
+                (false, _) if seen.number == ROOT => {}
                 (false, _) => {
                     nameless.push((seen.number, item.clone()));
                     return Ok(());

@@ -359,7 +359,9 @@ impl<'o> Round<'o> {
     fn subvolumes(&mut self) -> Result<(), RepairError> {
         let trees: Vec<TreeId> = self.writer.roots.keys().copied().collect();
         let live = walk::trees(&self.writer)?;
-        for tree in trees.into_iter().filter(|tree| tree.is_subvolume()) {
+        // The tree of data relocation has the form of a subvolume.
+        let has_files = |tree: &TreeId| tree.is_subvolume() || *tree == TreeId::DATA_RELOC;
+        for tree in trees.into_iter().filter(has_files) {
             let root = live.iter().find(|one| one.id == tree);
             let is_live = root.is_some_and(|root| !root.is_passing);
             let is_readable = self

@@ -58,6 +58,12 @@ fn repairs_of_hostile_volumes_end() {
             Ok(outcome) => {
                 left += 1;
                 println!("seed {seed}: left {:?}", outcome.after.counts);
+                for fault in &outcome.after.faults {
+                    println!("    {fault}");
+                }
+                for step in &outcome.steps {
+                    println!("    {step}");
+                }
             }
             Err(error) => {
                 refused += 1;
