@@ -209,7 +209,7 @@ impl Files<'_> {
                 .into_iter()
                 .try_for_each(|part| self.part(object, part, pass)),
             (_, Content::Many { .. }) => {
-                content::parts(self.old, inode, &mut |part| self.part(object, part, pass))
+                self.parts(inode, &mut |part| self.part(object, part, pass))
             }
         }
     }
@@ -223,7 +223,7 @@ impl Files<'_> {
         }
         let mut parts = Vec::new();
         let (mut bytes, mut preallocated, mut is_long) = (0_u64, false, false);
-        content::parts(self.old, inode, &mut |part| {
+        self.parts(inode, &mut |part| {
             bytes = bytes.saturating_add(part.length());
             preallocated |= matches!(
                 part,
@@ -249,6 +249,33 @@ impl Files<'_> {
                 bytes,
                 preallocated,
             },
+        })
+    }
+
+    /// Visits the parts of a file. Preallocated space where Btrfs has something
+    /// becomes a hole.
+    fn parts(&self, inode: &Inode, visit: content::Visit<'_>) -> Result<(), ConvertError> {
+        content::parts(self.old, inode, &mut |part| {
+            let Part::Stays {
+                offset,
+                physical,
+                state: State::Unwritten,
+            } = part
+            else {
+                return visit(part);
+            };
+            let first = physical.start;
+            self.ground.cut(physical, &mut |physical, place| {
+                let offset = offset.saturating_add(physical.start - first);
+                match place {
+                    Place::Reserved => Ok(()),
+                    Place::Usable => visit(Part::Stays {
+                        offset,
+                        physical,
+                        state: State::Unwritten,
+                    }),
+                }
+            })
         })
     }
 
