@@ -2,7 +2,7 @@
 //! become.
 #![allow(dead_code, reason = "each test program uses a part")]
 
-use butterfs_check::{DataChecksums, NoProgress, check};
+use butterfs_check::{DataChecksums, Fault, NoProgress, check};
 use butterfs_convert::{ConvertError, Converted, Options, RolledBack, Unwatched};
 use butterfs_device::{Access, BlockDevice, FileDevice};
 use butterfs_format::ChecksumType;
@@ -230,15 +230,21 @@ pub fn rollback(path: &Path) -> Result<RolledBack, ConvertError> {
     butterfs_convert::rollback(&device(path), &Unwatched)
 }
 
-/// Our own check.
-pub fn judge_device(device: Arc<dyn BlockDevice>, context: &str) {
+/// What our own check says.
+pub fn faults(device: Arc<dyn BlockDevice>) -> Vec<Fault> {
     let options = butterfs_check::Options {
         data: DataChecksums::Verify,
         threads: 1,
         ..butterfs_check::Options::default()
     };
     let report = check(vec![device], &options, &NoProgress).unwrap();
-    assert!(report.is_clean(), "{context}: {:#?}", report.faults);
+    report.faults
+}
+
+/// Our own check finds nothing.
+pub fn judge_device(device: Arc<dyn BlockDevice>, context: &str) {
+    let faults = faults(device);
+    assert!(faults.is_empty(), "{context}: {faults:#?}");
 }
 
 /// btrfs check in both modes, and ours.
