@@ -148,6 +148,7 @@ impl Plan {
         refuse::refuse(&old)?;
         let ground = Ground::of(&old)?;
         let label = match &options.label {
+            Label::Empty => Vec::new(),
             Label::Copied => old.superblock().label.clone(),
             Label::Set(label) => label.clone(),
         };

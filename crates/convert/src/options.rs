@@ -37,8 +37,10 @@ pub enum Attributes {
 /// The label of the new volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Label {
-    /// That of the old file system.
+    /// None.
     #[default]
+    Empty,
+    /// That of the old file system.
     Copied,
     /// This one.
     Set(Vec<u8>),
