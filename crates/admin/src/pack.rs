@@ -127,10 +127,7 @@ impl PlannedTree {
                     (first, form.leaf(owner, *logical, items))
                 } else {
                     let children = &below[at..at + count];
-                    (
-                        children[0].0,
-                        form.branch(owner, *logical, level, children),
-                    )
+                    (children[0].0, form.branch(owner, *logical, level, children))
                 };
                 at += count;
                 write(*logical, &bytes)?;

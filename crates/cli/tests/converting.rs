@@ -65,8 +65,21 @@ fn options_of_btrfs_convert() {
     assert!(before == fs::read(bench.path("disk.img")).unwrap());
     let uuid = "11111111-2222-3333-4444-555555555555";
     bench.run(&[
-        "convert", "-d", "-n", "-i", "-N", "32k", "-O", "^block-group-tree", "-L", "--uuid", uuid,
-        "--csum", "xxhash", "--no-progress", "disk.img",
+        "convert",
+        "-d",
+        "-n",
+        "-i",
+        "-N",
+        "32k",
+        "-O",
+        "^block-group-tree",
+        "-L",
+        "--uuid",
+        uuid,
+        "--csum",
+        "xxhash",
+        "--no-progress",
+        "disk.img",
     ]);
     let facts = bench.run(&["inspect", "dump-super", "disk.img"]);
     for word in [uuid, "photos", "32768", "xxhash64"] {
@@ -77,12 +90,20 @@ fn options_of_btrfs_convert() {
     assert_eq!(content, "notes\n".repeat(5000));
     let refused = bench.try_run(&["convert", "disk.img"]);
     assert!(!refused.status.success());
-    assert!(said(&refused).contains("Btrfs volume already"), "{}", said(&refused));
+    assert!(
+        said(&refused).contains("Btrfs volume already"),
+        "{}",
+        said(&refused)
+    );
     let planned = bench.run(&["convert", "-r", "--dry-run", "disk.img"]);
     assert!(planned.contains("way back is there"), "{planned}");
     bench.run(&["convert", "-r", "disk.img"]);
     assert!(before == fs::read(bench.path("disk.img")).unwrap());
     let refused = bench.try_run(&["convert", "-O", "^no-holes", "disk.img"]);
     assert!(!refused.status.success());
-    assert!(bench.run(&["convert", "-O", "list-all"]).contains("free-space-tree"));
+    assert!(
+        bench
+            .run(&["convert", "-O", "list-all"])
+            .contains("free-space-tree")
+    );
 }

@@ -56,9 +56,7 @@ impl Part {
         match self {
             Self::Stays { physical, .. } => physical.end - physical.start,
             Self::Composed { length, .. } => *length,
-            Self::Given { bytes, .. } => {
-                up(u64::try_from(bytes.len()).unwrap_or(u64::MAX), SECTOR)
-            }
+            Self::Given { bytes, .. } => up(u64::try_from(bytes.len()).unwrap_or(u64::MAX), SECTOR),
         }
     }
 }
@@ -78,7 +76,8 @@ pub(crate) fn inline(
     if wish == Inline::Never || inode.size == 0 || inode.size > INLINE_MAX.min(most) {
         return Ok(None);
     }
-    if let Some(data) = old.inline_data(inode)? {
+    if let Some(mut data) = old.inline_data(inode)? {
+        data.resize(usize::try_from(inode.size).unwrap_or(0), 0);
         return Ok(Some(data));
     }
     let size = old.superblock().block_size();
@@ -95,7 +94,9 @@ pub(crate) fn inline(
         let at = usize::try_from(start).unwrap_or(usize::MAX);
         let length = mapping.blocks.saturating_mul(size);
         let target = data.get_mut(at..).unwrap_or_default();
-        let count = usize::try_from(length).unwrap_or(usize::MAX).min(target.len());
+        let count = usize::try_from(length)
+            .unwrap_or(usize::MAX)
+            .min(target.len());
         if let Some(target) = target.get_mut(..count) {
             old.read(mapping.block.saturating_mul(size), target)?;
         }
@@ -171,7 +172,10 @@ impl Small<'_> {
         let physical = |at: u64| from.saturating_add(at.saturating_sub(start));
         let is_aligned = start % SECTOR == from % SECTOR;
         let (first, last) = match is_aligned {
-            true => (up(start, SECTOR).min(end), down(end, SECTOR).max(up(start, SECTOR).min(end))),
+            true => (
+                up(start, SECTOR).min(end),
+                down(end, SECTOR).max(up(start, SECTOR).min(end)),
+            ),
             false => (end, end),
         };
         self.loose(start..first, physical(start), mapping.state)?;

@@ -189,7 +189,11 @@ impl Plan {
             ));
         }
         if missing > 0 {
-            let copied: u64 = after.taken.iter().map(|range| range.end - range.start).sum();
+            let copied: u64 = after
+                .taken
+                .iter()
+                .map(|range| range.end - range.start)
+                .sum();
             return Err(ConvertError::NoSpace {
                 needed: copied.saturating_add(missing),
                 missing,
@@ -400,7 +404,11 @@ impl Plan {
         loaded.insert(TreeId::FS, loader.finish()?);
         let extents = self.extents();
         let mut loader = Loader::new(SAVED_TREE, form, &mut slots);
-        saved_tree((options, &self.ground), (&extents, self.image_bytes), &mut loader)?;
+        saved_tree(
+            (options, &self.ground),
+            (&extents, self.image_bytes),
+            &mut loader,
+        )?;
         loaded.insert(SAVED_TREE, loader.finish()?);
         let mut loader = Loader::new(TreeId::CSUM, form, &mut slots);
         if options.data_sums == DataSums::Made {
@@ -411,7 +419,12 @@ impl Plan {
         }
         loaded.insert(TreeId::CSUM, loader.finish()?);
         let mut groups = self.groups.clone();
-        self.last_trees(options, form, (&mut slots, &mut system), (&mut loaded, &mut groups))?;
+        self.last_trees(
+            options,
+            form,
+            (&mut slots, &mut system),
+            (&mut loaded, &mut groups),
+        )?;
         slots.finish()?;
         system.finish()?;
         device.flush()?;
@@ -443,7 +456,11 @@ impl Plan {
             items.iter().for_each(|item| counter.size(item.data.len()));
             counter.levels()
         };
-        let of_roots = places_of(slots, TreeId::ROOT, &levels(makings.roots(&BTreeMap::new())))?;
+        let of_roots = places_of(
+            slots,
+            TreeId::ROOT,
+            &levels(makings.roots(&BTreeMap::new())),
+        )?;
         let of_groups = match makings.has_group_tree() {
             true => {
                 let levels = levels(makings.block_groups().collect());

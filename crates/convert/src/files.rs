@@ -287,6 +287,9 @@ impl Files<'_> {
             Some(target) => target.to_vec(),
             None => content::whole(self.old, inode)?,
         };
+        if u64::try_from(target.len()).ok() != Some(inode.size) {
+            return Err(contradiction(inode, "it is a link of an impossible length"));
+        }
         let needed = target.len().saturating_add(FileExtent::INLINE_HEADER);
         if needed > item_max(self.options.node_size) {
             return Err(ConvertError::TooLarge {
@@ -423,7 +426,8 @@ impl Files<'_> {
                         let size = segment.from.end - segment.from.start;
                         let size = usize::try_from(size).unwrap_or(usize::MAX);
                         let target = bytes.get_mut(at..at.saturating_add(size));
-                        self.old.read(segment.from.start, target.unwrap_or_default())?;
+                        self.old
+                            .read(segment.from.start, target.unwrap_or_default())?;
                     }
                 }
                 (bytes, length)

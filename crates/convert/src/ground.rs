@@ -62,13 +62,11 @@ impl Ground {
     /// Of an ext4 file system of `size` bytes.
     pub(crate) fn of_size(size: u64) -> Self {
         let end = down(size, CELL);
-        let mut reserved = vec![0..RESERVED];
         let copies = COPIES.iter().skip(1).map(|copy| copy.get());
-        reserved.extend(
-            copies
-                .filter(|at| *at < end)
-                .map(|at| at..at.saturating_add(COPY_SPAN).min(end)),
-        );
+        let copies = copies
+            .filter(|at| *at < end)
+            .map(|at| at..at.saturating_add(COPY_SPAN).min(end));
+        let mut reserved: Vec<_> = std::iter::once(0..RESERVED).chain(copies).collect();
         if end < size {
             reserved.push(end..up(size, SECTOR));
         }
@@ -275,10 +273,7 @@ mod tests {
             ]
         );
         assert_eq!(ground.total, (3 << 30) + 4096);
-        assert_eq!(
-            ground.reserved.last(),
-            Some(&((3 << 30)..(3 << 30) + 8192))
-        );
+        assert_eq!(ground.reserved.last(), Some(&((3 << 30)..(3 << 30) + 8192)));
     }
 
     #[test]
@@ -286,6 +281,9 @@ mod tests {
         let mut room = Room::new(vec![1 << 20..2 << 20, SLAB - CELL..SLAB + (2 << 20)]);
         assert_eq!(room.take(1 << 20), Some(SLAB - CELL..SLAB));
         assert_eq!(room.take(4096), Some(SLAB..SLAB + 4096));
-        assert_eq!(room.left(), [SLAB + CELL..SLAB + (2 << 20), 1 << 20..2 << 20]);
+        assert_eq!(
+            room.left(),
+            [SLAB + CELL..SLAB + (2 << 20), 1 << 20..2 << 20]
+        );
     }
 }

@@ -113,7 +113,10 @@ pub(crate) fn references(
             index: 0,
             name: b"..",
         };
-        return items.item(Key::new(object, ItemType::INODE_REF, object), entry.encode());
+        return items.item(
+            Key::new(object, ItemType::INODE_REF, object),
+            entry.encode(),
+        );
     }
     let mut by_parent: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     let mut others: BTreeMap<u64, Vec<u8>> = BTreeMap::new();

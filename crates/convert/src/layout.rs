@@ -39,11 +39,7 @@ impl Group {
 
     /// Its item.
     pub(crate) fn item(&self) -> (Key, Vec<u8>) {
-        let key = Key::new(
-            self.range.start,
-            ItemType::BLOCK_GROUP_ITEM,
-            self.length(),
-        );
+        let key = Key::new(self.range.start, ItemType::BLOCK_GROUP_ITEM, self.length());
         let item = BlockGroupItem {
             used: self.used,
             chunk_objectid: CHUNK_OBJECTID,
@@ -83,7 +79,10 @@ impl Zones {
         runs.sort_by_key(|run| (std::cmp::Reverse(run.end - run.start), run.start));
         let mut zones = Self::default();
         // Twice the chunk tree, because it is copied before it is changed.
-        let least = up((wanted.system.saturating_mul(2).saturating_add(3)) * node, CELL);
+        let least = up(
+            (wanted.system.saturating_mul(2).saturating_add(3)) * node,
+            CELL,
+        );
         let mut left = Vec::new();
         for run in runs {
             let length = run.end - run.start;
@@ -91,9 +90,9 @@ impl Zones {
                 left.push(run);
                 continue;
             }
-            let size = [4 << 20, 1 << 20].into_iter().find(|size| {
-                *size >= least && *size <= length / 8 && wanted.spare > 0
-            });
+            let size = [4 << 20, 1 << 20]
+                .into_iter()
+                .find(|size| *size >= least && *size <= length / 8 && wanted.spare > 0);
             let end = run.start + size.unwrap_or(least);
             zones.system.push(run.start..end);
             left.push(end..run.end);

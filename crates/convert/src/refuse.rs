@@ -49,7 +49,9 @@ pub(crate) fn refuse(old: &Old) -> Result<(), ConvertError> {
             "files were deleted and their space was not freed yet; run `e2fsck -f` first",
         ),
         (
-            superblock.compatible.has(butterfs_ext4::Compatible::HAS_JOURNAL)
+            superblock
+                .compatible
+                .has(butterfs_ext4::Compatible::HAS_JOURNAL)
                 && superblock.journal.0 == 0,
             "the journal is on another device; give the file system one of its own first: \
              `tune2fs -O ^has_journal`, then `tune2fs -j`",

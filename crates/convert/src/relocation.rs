@@ -42,11 +42,7 @@ impl Relocations {
     ///
     /// # Errors
     /// Reading bitmaps; no room.
-    pub(crate) fn plan(
-        old: &Old,
-        ground: &Ground,
-        room: &mut Room,
-    ) -> Result<Self, ConvertError> {
+    pub(crate) fn plan(old: &Old, ground: &Ground, room: &mut Room) -> Result<Self, ConvertError> {
         let mut all: Vec<Relocation> = Vec::new();
         let mut missing = 0_u64;
         used_sectors(old, &mut |used| {
@@ -116,7 +112,11 @@ impl Relocations {
     ///
     /// # Errors
     /// The device.
-    pub(crate) fn write(&self, device: &dyn BlockDevice, ground: &Ground) -> Result<(), ConvertError> {
+    pub(crate) fn write(
+        &self,
+        device: &dyn BlockDevice,
+        ground: &Ground,
+    ) -> Result<(), ConvertError> {
         for one in &self.0 {
             let length = usize::try_from(one.from.end - one.from.start).unwrap_or(0);
             let mut bytes = vec![0; length];

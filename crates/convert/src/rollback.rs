@@ -105,12 +105,12 @@ impl Back {
         };
         let not_ext4 = |error: ConvertError| InTheWay::NotExt4(error.to_string());
         let old = FileSystem::open(source).map_err(|error| not_ext4(error.into()))?;
-        used_sectors(&old, &mut |used| covered(&image, &ground, &used)).map_err(|error| {
-            match error {
+        used_sectors(&old, &mut |used| covered(&image, &ground, &used)).map_err(
+            |error| match error {
                 ConvertError::NoWayBack(_) => error,
                 other => not_ext4(other).into(),
-            }
-        })?;
+            },
+        )?;
         if image.has_sums {
             compare(device, volume, &image, watch)?;
         }
@@ -154,9 +154,11 @@ impl Back {
         // Copies of the superblock where the old file system has nothing.
         for copy in COPIES.into_iter().skip(1) {
             let place = copy.get()..copy.get().saturating_add(SECTOR);
-            let is_copied = self.image.copies.iter().any(|(range, _)| {
-                range.start < place.end && place.start < range.end
-            });
+            let is_copied = self
+                .image
+                .copies
+                .iter()
+                .any(|(range, _)| range.start < place.end && place.start < range.end);
             if place.end <= self.ground.size && !is_copied {
                 device.write_at(copy, &vec![0; SIZE])?;
             }
@@ -362,7 +364,10 @@ fn note_place(volume: &Volume, runs: &[Range<u64>], added: &[Range<u64>]) -> Opt
     let total = volume.superblock.total_bytes;
     for run in runs.iter().rev() {
         let mut end = run.end;
-        while end.checked_sub(CELL).is_some_and(|start| start >= run.start) {
+        while end
+            .checked_sub(CELL)
+            .is_some_and(|start| start >= run.start)
+        {
             let start = end - CELL;
             let number = added.partition_point(|range| range.end <= start);
             let is_used = added.get(number).is_some_and(|range| range.start < end);

@@ -152,9 +152,11 @@ impl Run {
                 self.piece.resize(size, 0);
                 self.at = 0;
                 file.read_exact_at(&mut self.piece, self.left.start)?;
-                self.left.start = self.left.end.saturating_sub(left).saturating_add(
-                    u64::try_from(size).unwrap_or(left),
-                );
+                self.left.start = self
+                    .left
+                    .end
+                    .saturating_sub(left)
+                    .saturating_add(u64::try_from(size).unwrap_or(left));
                 continue;
             }
             let count = here.len().min(length.saturating_sub(taken.len()));

@@ -55,10 +55,7 @@ impl Rows {
         Ok(())
     }
 
-    fn end<E>(
-        &mut self,
-        complete: &mut dyn FnMut(u64, u64) -> Result<(), E>,
-    ) -> Result<(), E> {
+    fn end<E>(&mut self, complete: &mut dyn FnMut(u64, u64) -> Result<(), E>) -> Result<(), E> {
         match std::mem::take(&mut self.entries) {
             0 => Ok(()),
             entries => complete(self.start, entries),
@@ -211,7 +208,9 @@ pub(crate) fn sums_of(
     checksum: ChecksumType,
     ranges: &[Range<u64>],
 ) -> Result<Vec<Vec<u8>>, ConvertError> {
-    let threads = thread::available_parallelism().map_or(1, usize::from).min(16);
+    let threads = thread::available_parallelism()
+        .map_or(1, usize::from)
+        .min(16);
     let share = ranges.len().div_ceil(threads).max(1);
     let of_share = |ranges: &[Range<u64>]| -> Result<Vec<Vec<u8>>, ConvertError> {
         let mut buffer = Vec::new();

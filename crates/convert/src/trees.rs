@@ -382,9 +382,9 @@ impl Makings<'_> {
         let mut groups = groups.iter().peekable();
         let mut before = |limit: Key, items: &mut dyn Items| {
             loop {
-                let node = notes.peek().map(|note| {
-                    Key::new(note.at, ItemType::METADATA_ITEM, u64::from(note.level))
-                });
+                let node = notes
+                    .peek()
+                    .map(|note| Key::new(note.at, ItemType::METADATA_ITEM, u64::from(note.level)));
                 let group = groups.peek().map(|group| group.item().0);
                 let first = node.into_iter().chain(group).min();
                 let Some(first) = first.filter(|first| *first < limit) else {
@@ -409,7 +409,11 @@ impl Makings<'_> {
 
     /// The superblock.
     pub(crate) fn superblock(&self, trees: &BTreeMap<TreeId, Loaded>) -> Superblock {
-        let root = |tree| trees.get(&tree).map_or(NO_NODE, |loaded: &Loaded| loaded.root);
+        let root = |tree| {
+            trees
+                .get(&tree)
+                .map_or(NO_NODE, |loaded: &Loaded| loaded.root)
+        };
         let (chunk_root, tree_root) = (root(TreeId::CHUNK), root(TreeId::ROOT));
         let used = self.groups.iter().map(|group| group.used).sum();
         let sector = u32::try_from(SECTOR).unwrap_or(u32::MAX);

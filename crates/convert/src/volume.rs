@@ -9,15 +9,17 @@ use crate::trees::IMAGE_NAME;
 use butterfs_device::BlockDevice;
 use butterfs_ext4::Source;
 use butterfs_format::checksum::name_hash;
+use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::dir::DirEntries;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::item::root_ref::RootRef;
-use butterfs_format::features::Incompat;
 use butterfs_format::superblock::Superblock;
-use butterfs_format::{DeviceOffset, Generation, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_format::{
+    DeviceOffset, Generation, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId,
+};
 use butterfs_tree::{Cursor, Expected, Headers, Node, NodeSource, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
 use std::io;
@@ -39,13 +41,12 @@ impl NodeSource for Volume {
         let read = self
             .space
             .read_verified(reference.logical, &mut bytes, &mut check);
-        read.map_err(|error| TreeError::store(error))?;
+        read.map_err(TreeError::store)?;
         let node = Node::verify(bytes, &self.identity, expected);
-        node.map(Arc::new)
-            .map_err(|fault| TreeError::Corrupt {
-                logical: reference.logical,
-                fault,
-            })
+        node.map(Arc::new).map_err(|fault| TreeError::Corrupt {
+            logical: reference.logical,
+            fault,
+        })
     }
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
@@ -74,9 +75,9 @@ impl NodeSource for Volume {
         }
         let first = Key::new(tree.get(), ItemType::ROOT_ITEM, 0);
         let cursor = Cursor::seek_in(self, TreeId::ROOT, &first)?;
-        let item = cursor.item().filter(|(key, _)| {
-            key.objectid == tree.get() && key.item_type == ItemType::ROOT_ITEM
-        });
+        let item = cursor
+            .item()
+            .filter(|(key, _)| key.objectid == tree.get() && key.item_type == ItemType::ROOT_ITEM);
         let item = item.and_then(|(_, data)| RootItem::parse(data).ok());
         let item = item.ok_or(TreeError::NoSuchTree(tree))?;
         Ok(own(item.logical, item.level, item.generation))
@@ -200,7 +201,12 @@ impl Volume {
                     return Err(moved().into());
                 }
                 let logical = place.disk.saturating_add(place.offset);
-                self.add(&mut image, &ground, at..at.saturating_add(place.length), logical)?;
+                self.add(
+                    &mut image,
+                    &ground,
+                    at..at.saturating_add(place.length),
+                    logical,
+                )?;
             }
             cursor.next()?;
         }
@@ -340,7 +346,8 @@ pub(crate) fn finish(
 ) -> Result<(), ConvertError> {
     let Some(now) = decide::old_superblock(device)? else {
         let mirrors = butterfs_format::superblock::COPIES.into_iter().skip(1);
-        for copy in mirrors.filter(|copy| copy.get().saturating_add(4096) <= superblock.total_bytes) {
+        for copy in mirrors.filter(|copy| copy.get().saturating_add(4096) <= superblock.total_bytes)
+        {
             let mut bytes = vec![0; butterfs_format::superblock::SIZE];
             device.read_at(copy, &mut bytes)?;
             let is_there = Superblock::parse(&bytes, copy).is_ok();

@@ -157,7 +157,10 @@ fn states(
                 Fate::Torn((0..sectors).map(|_| random.one_in(2)).collect())
             }
         });
-        judge(&left.unwrap()[0], &format!("{context}, seed {seed} at {at}"));
+        judge(
+            &left.unwrap()[0],
+            &format!("{context}, seed {seed} at {at}"),
+        );
     }
     (judged, torn)
 }
@@ -194,13 +197,28 @@ fn crash(arguments: &[&str], size: u64) {
 
 #[test]
 fn descriptors_at_the_place_that_decides() {
-    crash(&["-t", "ext4", "-b", "4096", "-N", "512", "-O", "^has_journal"], 16 * MIB);
+    crash(
+        &[
+            "-t",
+            "ext4",
+            "-b",
+            "4096",
+            "-N",
+            "512",
+            "-O",
+            "^has_journal",
+        ],
+        16 * MIB,
+    );
 }
 
 #[test]
 fn inodes_at_the_place_that_decides() {
     let features = "^has_journal,^resize_inode";
-    crash(&["-t", "ext4", "-b", "4096", "-N", "4096", "-O", features], 16 * MIB);
+    crash(
+        &["-t", "ext4", "-b", "4096", "-N", "4096", "-O", features],
+        16 * MIB,
+    );
 }
 
 #[test]

@@ -117,7 +117,9 @@ fn without_the_kernel() {
         // Blocks that are larger than a page.
         &["-t", "ext4", "-b", "16384"],
         &["-t", "ext4", "-b", "65536"],
-        &["-t", "ext4", "-b", "65536", "-O", "bigalloc", "-C", "262144"],
+        &[
+            "-t", "ext4", "-b", "65536", "-O", "bigalloc", "-C", "262144",
+        ],
     ] {
         let context = format!("{arguments:?}");
         let filled = [arguments, &["-d", files.to_str().unwrap()]].concat();
@@ -183,14 +185,24 @@ fn each_option() {
         data_sums: DataSums::LeftOut,
         ..options()
     };
-    feature("64k nodes, no checksums", 160 * MIB, &["-t", "ext4"], &large);
+    feature(
+        "64k nodes, no checksums",
+        160 * MIB,
+        &["-t", "ext4"],
+        &large,
+    );
     let small = Options {
         node_size: 4096,
         inline: Inline::Never,
         checksum: butterfs_format::ChecksumType::Sha256,
         ..options()
     };
-    feature("4k nodes, nothing inline", 96 * MIB, &["-t", "ext4"], &small);
+    feature(
+        "4k nodes, nothing inline",
+        96 * MIB,
+        &["-t", "ext4"],
+        &small,
+    );
     let old = Options {
         compat_ro: butterfs_format::features::CompatRo::default(),
         checksum: butterfs_format::ChecksumType::Xxhash,

@@ -13,17 +13,25 @@ use std::process::Command;
 use support::{MIB, Mounted, can_mount, mke2fs, options, round_trip};
 
 const FEATURES: [&str; 14] = [
-    "^64bit", "^flex_bg", "^resize_inode", "^metadata_csum", "inline_data", "ea_inode", "large_dir",
-    "^has_journal", "^dir_index", "^huge_file", "sparse_super2", "orphan_file", "^extra_isize",
+    "^64bit",
+    "^flex_bg",
+    "^resize_inode",
+    "^metadata_csum",
+    "inline_data",
+    "ea_inode",
+    "large_dir",
+    "^has_journal",
+    "^dir_index",
+    "^huge_file",
+    "sparse_super2",
+    "orphan_file",
+    "^extra_isize",
     "metadata_csum_seed",
 ];
 
 fn arguments(random: &mut Random) -> Vec<String> {
     let block = *random.pick(&["1024", "2048", "4096", "4096", "4096"]);
-    let mut features: Vec<&str> = FEATURES
-        .into_iter()
-        .filter(|_| random.one_in(5))
-        .collect();
+    let mut features: Vec<&str> = FEATURES.into_iter().filter(|_| random.one_in(5)).collect();
     // These exclude each other.
     if features.contains(&"sparse_super2") && !features.contains(&"^resize_inode") {
         features.push("^resize_inode");
@@ -47,7 +55,11 @@ fn arguments(random: &mut Random) -> Vec<String> {
         features = vec!["^extents", "^64bit", "^flex_bg"];
     }
     let inode = *random.pick(&["128", "256", "256", "512"]);
-    let inode = if features.contains(&"inline_data") { "256" } else { inode };
+    let inode = if features.contains(&"inline_data") {
+        "256"
+    } else {
+        inode
+    };
     let mut all: Vec<String> = ["-t", "ext4", "-b", block, "-I", inode, "-m", "0"]
         .map(str::to_owned)
         .to_vec();

@@ -63,7 +63,10 @@ fn refusals_say_what_to_do() {
         debugfs(request);
         let before = fs::read(&image).unwrap();
         let error = convert(&image, &options()).unwrap_err();
-        assert!(matches!(error, ConvertError::Refused(_)), "{request}: {error}");
+        assert!(
+            matches!(error, ConvertError::Refused(_)),
+            "{request}: {error}"
+        );
         assert!(error.to_string().contains(word), "{request}: {error}");
         assert!(before == fs::read(&image).unwrap(), "{request}");
     }
@@ -101,8 +104,19 @@ fn full_file_systems() {
                 run_script(&files, script);
             }
             let arguments = [
-                "-q", "-F", "-t", "ext4", "-b", block, "-m", "0", "-O", "^has_journal", "-N",
-                "400", "-d",
+                "-q",
+                "-F",
+                "-t",
+                "ext4",
+                "-b",
+                block,
+                "-m",
+                "0",
+                "-O",
+                "^has_journal",
+                "-N",
+                "400",
+                "-d",
             ];
             fs::File::create(&image).unwrap().set_len(size).unwrap();
             let made = std::process::Command::new("mke2fs")
@@ -132,7 +146,10 @@ fn full_file_systems() {
             device.read_at(DeviceOffset(0), &mut after).unwrap();
             assert_same_bytes(&before, &after, &format!("{block} {size}"));
         }
-        assert!(converted > 0 && refused > 0, "{block}: {converted} {refused}");
+        assert!(
+            converted > 0 && refused > 0,
+            "{block}: {converted} {refused}"
+        );
     }
 }
 
@@ -145,7 +162,17 @@ fn damaged_images() {
     let directory = scratch_dir();
     for (kind, arguments) in [
         ("checksums", &["-t", "ext4", "-N", "512"][..]),
-        ("plain", &["-t", "ext4", "-O", "^metadata_csum,inline_data", "-N", "512"]),
+        (
+            "plain",
+            &[
+                "-t",
+                "ext4",
+                "-O",
+                "^metadata_csum,inline_data",
+                "-N",
+                "512",
+            ],
+        ),
         ("ext2", &["-t", "ext2", "-b", "1024", "-N", "512"]),
     ] {
         let image = directory.path().join("image");

@@ -102,7 +102,9 @@ fn flags_of(path: &Path) -> Option<u32> {
         | IFlags::SYNC
         | IFlags::DIRSYNC;
     let file = File::open(path).ok()?;
-    ioctl_getflags(&file).ok().map(|flags| (flags & known).bits())
+    ioctl_getflags(&file)
+        .ok()
+        .map(|flags| (flags & known).bits())
 }
 
 fn attributes_of(path: &Path) -> BTreeMap<Vec<u8>, Vec<u8>> {
@@ -129,7 +131,11 @@ pub fn shown(root: &Path) -> BTreeMap<PathBuf, Shown> {
         let facts = fs::symlink_metadata(&path).unwrap();
         let kind = facts.file_type();
         let content = if kind.is_symlink() {
-            fs::read_link(&path).unwrap().as_os_str().as_bytes().to_vec()
+            fs::read_link(&path)
+                .unwrap()
+                .as_os_str()
+                .as_bytes()
+                .to_vec()
         } else if kind.is_file() {
             let bytes = fs::read(&path).unwrap();
             ChecksumType::Sha256.compute(&bytes).to_vec()
@@ -263,7 +269,7 @@ pub fn used(image: &Path) -> Vec<u8> {
     let superblock = old.superblock().clone();
     let block = superblock.block_size();
     let mut bytes = vec![0; (superblock.blocks * block) as usize];
-    let mut ranges = vec![0..u64::from(superblock.first_block)];
+    let mut ranges: Vec<_> = std::iter::once(0..u64::from(superblock.first_block)).collect();
     for group in 0..superblock.groups() {
         ranges.extend(old.used_blocks_of(group).unwrap());
     }
@@ -311,4 +317,3 @@ pub fn round_trip(image: &Path, options: &Options, context: &str) {
     run("e2fsck", &["-fn", image.to_str().unwrap()]);
     assert_same_bytes(&whole, &after, &format!("{context}: the whole device"));
 }
-
