@@ -124,13 +124,18 @@ pub fn convert(
     }
     let mut plan = match Plan::make(device, options, watch) {
         Ok(plan) => plan,
-        // What cannot be read may be what a torn write left.
-        Err(error) => {
+        // What contradicts itself may be what a torn write left.
+        Err(
+            error @ (ConvertError::Ext4(_)
+            | ConvertError::Contradiction { .. }
+            | ConvertError::Blocks { .. }),
+        ) => {
             return match decide::mend(device, Side::New, Search::All)? {
                 true => convert(device, options, watch),
                 false => Err(error),
             };
         }
+        Err(error) => return Err(error),
     };
     let superblock = plan.write(device, options, watch)?;
     decide::forward(device, &superblock, plan.note)?;
