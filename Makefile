@@ -2,7 +2,7 @@
 # (or sudo), for the packages.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: dist install uninstall deb static demo test test-long programs kill vm-kill fuzz build lint bench soak crash-sweep devices-sweep races git-history lab-smoke lab-evidence clean
+.PHONY: dist install uninstall deb static demo test test-long programs kill vm-kill fuzz build lint bench soak crash-sweep devices-sweep convert-sweep races git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -100,6 +100,14 @@ devices-sweep:
 crash-sweep:
 	@scripts/packages test
 	scripts/crash-sweep
+
+# Conversions of 200 random ext4 images, a hundred thousand crash states of
+# conversions and ways back, thousands of damaged images (an hour on two cores).
+convert-sweep:
+	@scripts/packages test
+	BUTTERFS_SEEDS=0..200 cargo test --release -p butterfs-convert --test random --test features -- --nocapture
+	BUTTERFS_SEEDS=0..13000 cargo test --release -p butterfs-convert --test crash -- --nocapture
+	BUTTERFS_SEEDS=0..3000 cargo test --release -p butterfs-convert --test refused -- --nocapture
 
 # Data races: 16 threads in the engine, and FUSE's, under ThreadSanitizer (ten
 # minutes, most of them the build); figures to docs/evidence/races.md.

@@ -26,6 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("fuse", &[]),
     ("ext4", &[]),
+    ("convert", &["format", "device", "volume", "tree", "ext4"]),
     (
         "server",
         &["butterfs", "fuse", "device", "format", "kernel"],
@@ -35,8 +36,8 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "butterfs", "fuse", "server", "admin", "check", "rescue", "repair", "device", "format",
-            "kernel", "lab", "tree",
+            "butterfs", "fuse", "server", "admin", "check", "convert", "rescue", "repair",
+            "device", "format", "kernel", "lab", "tree",
         ],
     ),
 ];

@@ -3,24 +3,10 @@
 //! Pure: takes items and makes nodes with their checksums, packed without gaps.
 //! Leaves come first, then each level of branches. The root is the last node.
 
-use butterfs_format::bytes::Writer;
-use butterfs_format::node::{
-    BACKREF_REVISION_MIXED, BACKREF_REVISION_SHIFT, FLAG_WRITTEN, HEADER_SIZE, ITEM_SIZE,
-    NodeHeader, POINTER_SIZE,
-};
-use butterfs_format::{ChecksumType, Generation, Key, Logical, NodeRef, TreeId, UuidBytes};
+use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, POINTER_SIZE};
+use butterfs_format::{Generation, Key, Logical, NodeRef, TreeId};
 
-/// An item of a leaf.
-#[derive(Clone, Debug)]
-pub(crate) struct Item {
-    pub(crate) key: Key,
-    pub(crate) data: Vec<u8>,
-}
-
-/// The most bytes of an item of a leaf.
-pub(crate) const fn item_max(node_size: u32) -> usize {
-    node_size as usize - HEADER_SIZE - ITEM_SIZE
-}
+pub(crate) use butterfs_format::packed::{Item, NodeForm, item_max};
 
 /// How a tree is spread over nodes: for each level, the number of items or
 /// children of each node.
@@ -76,16 +62,6 @@ impl Shape {
     }
 }
 
-/// The fields that all nodes of a volume have in common.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeForm {
-    pub(crate) node_size: u32,
-    pub(crate) checksum: ChecksumType,
-    pub(crate) fsid: UuidBytes,
-    pub(crate) chunk_tree_uuid: UuidBytes,
-    pub(crate) generation: Generation,
-}
-
 /// A tree that is to be written: its items, its shape, and an address for each
 /// node.
 #[derive(Clone, Debug, Default)]
@@ -124,84 +100,42 @@ impl PlannedTree {
     }
 }
 
-impl NodeForm {
-    /// Builds the nodes of a tree, and calls `write` with the address and the
-    /// bytes of each.
+impl PlannedTree {
+    /// Builds the nodes of the tree of `owner`, and calls `write` with the
+    /// address and the bytes of each.
     pub(crate) fn build<E>(
         &self,
+        form: &NodeForm,
         owner: TreeId,
-        tree: &PlannedTree,
         mut write: impl FnMut(Logical, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         assert_eq!(
-            tree.addresses.len(),
-            tree.shape.nodes(),
+            self.addresses.len(),
+            self.shape.nodes(),
             "one address for each node"
         );
-        let mut addresses = tree.addresses.iter();
+        let mut addresses = self.addresses.iter();
         // The first key and the address of each node of the level below.
         let mut below: Vec<(Key, Logical)> = Vec::new();
-        for (level, counts) in (0_u8..).zip(&tree.shape.0) {
+        for (level, counts) in (0_u8..).zip(&self.shape.0) {
             let mut at = 0;
             let mut here = Vec::with_capacity(counts.len());
             for (count, logical) in counts.iter().zip(&mut addresses) {
-                let mut bytes = self.header(owner, *logical, *count, level);
-                let first = if level == 0 {
-                    let items = &tree.items[at..at + count];
-                    self.fill_leaf(&mut bytes, items);
-                    items.first().map_or(Key::MIN, |item| item.key)
+                let (first, bytes) = if level == 0 {
+                    let items = &self.items[at..at + count];
+                    let first = items.first().map_or(Key::MIN, |item| item.key);
+                    (first, form.leaf(owner, *logical, items))
                 } else {
                     let children = &below[at..at + count];
-                    let mut w = Writer::default();
-                    for (key, child) in children {
-                        w.bytes(&key.to_bytes())
-                            .u64(child.get())
-                            .u64(self.generation.get());
-                    }
-                    bytes.extend_from_slice(&w.finish());
-                    children[0].0
+                    (children[0].0, form.branch(owner, *logical, level, children))
                 };
                 at += count;
-                bytes.resize(self.node_size as usize, 0);
-                self.checksum.seal_block(&mut bytes);
                 write(*logical, &bytes)?;
                 here.push((first, *logical));
             }
             below = here;
         }
         Ok(())
-    }
-
-    fn header(&self, owner: TreeId, logical: Logical, count: usize, level: u8) -> Vec<u8> {
-        NodeHeader {
-            fsid: self.fsid,
-            logical,
-            flags: FLAG_WRITTEN | BACKREF_REVISION_MIXED << BACKREF_REVISION_SHIFT,
-            chunk_tree_uuid: self.chunk_tree_uuid,
-            generation: self.generation,
-            owner,
-            item_count: count as u32,
-            level,
-        }
-        .encode()
-    }
-
-    /// Fills a leaf. Data grow down from the end of the node. Their offsets count
-    /// from the end of the header.
-    fn fill_leaf(&self, bytes: &mut Vec<u8>, items: &[Item]) {
-        let mut end = self.node_size as usize - HEADER_SIZE;
-        let mut w = Writer::default();
-        for item in items {
-            end -= item.data.len();
-            w.bytes(&item.key.to_bytes())
-                .u32(end as u32)
-                .u32(item.data.len() as u32);
-        }
-        bytes.extend_from_slice(&w.finish());
-        bytes.resize(HEADER_SIZE + end, 0);
-        for item in items.iter().rev() {
-            bytes.extend_from_slice(&item.data);
-        }
     }
 }
 

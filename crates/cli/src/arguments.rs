@@ -36,6 +36,8 @@ pub enum Command {
     Umount(commands::umount::Umount),
     /// Make a volume in a file or on a block device.
     Mkfs(Box<commands::mkfs::Mkfs>),
+    /// Turn ext2, ext3 or ext4 into Btrfs in place, or back.
+    Convert(commands::convert::Convert),
     /// Build an image from directories, archives and OCI layouts.
     Build(Box<commands::build::Build>),
     /// Show and change facts about a volume, mounted or not.
@@ -133,6 +135,7 @@ const MOUNT_NAMES: [&str; 4] = [
 ];
 const MKFS_NAMES: [&str; 2] = ["mkfs.butterfs", "mkfs.btrfs"];
 const CHECK_NAMES: [&str; 1] = ["btrfsck"];
+const CONVERT_NAMES: [&str; 2] = ["btrfs-convert", "butterfs-convert"];
 const IMAGE_NAMES: [&str; 2] = ["btrfs-image", "butterfs-image"];
 const TUNE_NAMES: [&str; 3] = ["btrfstune", "btrfstune.butterfs", "butterfstune"];
 
@@ -140,6 +143,7 @@ const TUNE_NAMES: [&str; 3] = ["btrfstune", "btrfstune.butterfs", "butterfstune"
 pub fn other_names() -> impl Iterator<Item = &'static str> {
     let mount = MOUNT_NAMES.into_iter().chain(MKFS_NAMES);
     let more = CHECK_NAMES.into_iter().chain(IMAGE_NAMES).chain(TUNE_NAMES);
+    let more = more.chain(CONVERT_NAMES);
     mount.chain(more)
 }
 
@@ -333,6 +337,8 @@ fn understood(mut words: Vec<OsString>) -> (Vec<OsString>, bool) {
         Some("tune")
     } else if IMAGE_NAMES.contains(&name) {
         Some("image")
+    } else if CONVERT_NAMES.contains(&name) {
+        Some("convert")
     } else {
         plain_mount(&words).then_some("mount")
     };

@@ -7,6 +7,7 @@ pub mod check;
 pub mod check_report;
 pub mod chmod;
 pub mod chown;
+pub mod convert;
 pub mod copy;
 pub mod dedupe;
 pub mod defragment;

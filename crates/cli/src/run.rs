@@ -26,6 +26,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Mount(mount) => (mount.run(), MOUNT_FAILED),
         Command::Umount(umount) => (umount.run(), 1),
         Command::Mkfs(mkfs) => (offline(|| mkfs.run()), 1),
+        Command::Convert(convert) => (offline(|| convert.run()), 1),
         Command::Build(build) => (offline(|| build.run()), 1),
         Command::Filesystem(filesystem) => (offline(|| filesystem.run()), 1),
         Command::Info(info) => (offline(|| info.run()), 1),

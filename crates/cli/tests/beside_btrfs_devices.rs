@@ -308,6 +308,10 @@ fn devices_and_streams_behave_the_same() {
 /// Verbs that are not compared line by line, and where they are tried instead.
 const ELSEWHERE: &[(&str, &str)] = &[
     (
+        "convert",
+        "converting.rs, and the tests of the crate convert, where the kernel and btrfs check judge",
+    ),
+    (
         "image",
         "images.rs restores their images and has them restore ours",
     ),

@@ -20,6 +20,8 @@ const READER_GONE: i32 = 141;
 /// Commands, in a directory with what [`template`] makes.
 const COMMANDS: &[&str] = &[
     "mkfs -b 128m new.img",
+    "convert --dry-run ext4.img",
+    "convert ext4.img",
     "mkfs -O list-all",
     "mkfs --json -b 128m new.img",
     "mount -o help",
@@ -197,6 +199,12 @@ fn template() -> Bench {
     std::fs::remove_file(bench.path("volume")).expect("a volume");
     bench.run(&["mkfs", "-q", "-b", "128m", "volume"]);
     bench.run(&["mkfs", "-q", "-b", "128m", "copy"]);
+    let made = Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4"])
+        .arg(bench.path("ext4.img"))
+        .arg("32M")
+        .status();
+    assert!(made.expect("mke2fs").success());
     std::fs::create_dir(bench.path("host")).expect("a directory");
     std::fs::write(bench.path("host/file"), vec![7; 900_000]).expect("a file");
     std::fs::write(bench.path("host/twin"), vec![7; 900_000]).expect("a file");

@@ -86,8 +86,9 @@ impl<S: Source> FileSystem<S> {
         Ok(all)
     }
 
-    /// The data of a file or directory that lie in its inode, as long as the
-    /// file; `None` for others.
+    /// The data of a file or directory that lie in its inode; `None` for others.
+    /// A file that was made longer without being written is longer than its
+    /// data, and ends with a hole.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Io`].
@@ -100,10 +101,6 @@ impl<S: Source> FileSystem<S> {
         let more = stored.filter(|one| one.index == SYSTEM && one.name == DATA);
         data.extend(more.flat_map(|one| one.value));
         let size = memory(inode.size);
-        if size > data.len() {
-            let place = Place::Inode(inode.number);
-            return Err(place.number("the size of a file in its inode", inode.size));
-        }
         data.truncate(size);
         Ok(Some(data))
     }

@@ -30,6 +30,7 @@ pub mod item;
 pub mod key;
 pub mod node;
 pub mod object;
+pub mod packed;
 pub mod send_stream;
 pub mod superblock;
 pub mod units;

@@ -9,7 +9,6 @@ use super::items::GENERATION;
 use super::space::{DEVICE, Placed, Space};
 use super::subvolumes::{Plan, Planned};
 use super::{BuildError, BuildOptions, Identities, NODE_SIZE};
-use crate::mkfs::root_directory;
 use crate::pack::{Item, NodeForm, PlannedTree, Shape};
 use butterfs_format::checksum::name_hash;
 use butterfs_format::features::{CompatRo, Incompat};
@@ -25,6 +24,7 @@ use butterfs_format::item::inode::{InodeItem, RefEntry};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::item::root_ref::RootRef;
 use butterfs_format::item::uuid;
+use butterfs_format::packed::root_directory;
 use butterfs_format::superblock::{BackupRoot, COPIES, SIZE, Superblock};
 use butterfs_format::{
     Generation, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId, UuidBytes,
@@ -81,7 +81,7 @@ impl Trees<'_> {
         let io = || BuildError::io("the image");
         image.set_len(total).map_err(io())?;
         for (owner, tree) in &trees {
-            form.build(*owner, tree, |logical, bytes| {
+            tree.build(&form, *owner, |logical, bytes| {
                 let chunk = space.chunk_of(logical);
                 chunk
                     .places(logical.get())

@@ -24,7 +24,6 @@ use butterfs_format::{DeviceId, UuidBytes};
 use layout::NewDevice;
 use std::sync::Arc;
 use trees::Identities;
-pub(crate) use trees::root_directory;
 use volume::NewVolume;
 
 /// The least size in bytes of a device of several.

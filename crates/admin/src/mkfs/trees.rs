@@ -15,6 +15,7 @@ use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
 use butterfs_format::item::dir::{DirEntry, FileType};
 use butterfs_format::item::inode::{InodeItem, RefEntry, Timespec};
 use butterfs_format::item::root::RootItem;
+use butterfs_format::packed::root_directory;
 use butterfs_format::{Generation, InodeNumber, ItemType, Key, Logical, TreeId, UuidBytes};
 use butterfs_volume::stripe_length;
 use std::ops::Range;
@@ -65,24 +66,6 @@ pub(super) fn subvolume(options: &MkfsOptions, owner: RootOwner) -> Vec<Item> {
     inode.uid = owner.uid;
     inode.gid = owner.gid;
     root_directory(InodeNumber::ROOT.get(), &inode)
-}
-
-/// Returns the items of an empty root directory.
-pub(crate) fn root_directory(object: u64, inode: &InodeItem) -> Vec<Item> {
-    let parent = RefEntry {
-        index: 0,
-        name: b"..",
-    };
-    vec![
-        Item {
-            key: Key::new(object, ItemType::INODE_ITEM, 0),
-            data: inode.encode(),
-        },
-        Item {
-            key: Key::new(object, ItemType::INODE_REF, object),
-            data: parent.encode(),
-        },
-    ]
 }
 
 /// Returns the device items, for the chunk tree and the superblocks.

@@ -70,7 +70,7 @@ pub(super) fn plan(
     let trees = settle(options, ids, &layout, &devices)?;
     let mut nodes = Vec::new();
     for (owner, tree) in &trees {
-        form.build(*owner, tree, |logical, bytes| {
+        tree.build(&form, *owner, |logical, bytes| {
             let bytes = bytes.to_vec();
             nodes.push(BuiltNode { logical, bytes });
             Ok::<_, MkfsError>(())

@@ -24,11 +24,6 @@ pub const ABSENT: &[Absent] = &[
         &["-E", "--subvol-extents"],
         "`butterfs subvolume du VOLUME` says what each subvolume holds alone and shares",
     ),
-    (
-        "convert",
-        &[],
-        "make a volume with `butterfs mkfs` and copy the files into it with `butterfs copy`; ext4 is not converted in place yet",
-    ),
     ("device add", &["--enqueue"], TOGETHER),
     ("device remove", &["--enqueue"], TOGETHER),
     ("filesystem resize", &["--enqueue"], TOGETHER),

@@ -77,6 +77,7 @@ pub const VERBS: &[Verb] = &[
             "--label",
             "-L",
             "--copy-label",
+            "-U",
             "--uuid",
             "-p",
             "--progress",

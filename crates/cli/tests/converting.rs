@@ -1,0 +1,112 @@
+//! `butterfs convert`, and its page, run as written.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use support::{Bench, said};
+
+const PAGE: &str = include_str!("../../../docs/convert.md");
+
+/// An ext4 in `disk.img`, with a label and a few files.
+fn bench() -> Bench {
+    let bench = Bench::new();
+    let files = bench.path("files");
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("notes.txt"), "notes\n".repeat(5000)).unwrap();
+    fs::write(files.join("small"), "small\n").unwrap();
+    let made = Command::new("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-L", "photos", "-d"])
+        .arg(&files)
+        .arg(bench.path("disk.img"))
+        .arg("128M")
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", said(&made));
+    bench
+}
+
+#[test]
+fn the_page_is_true() {
+    let bench = bench();
+    let lines: Vec<&str> = PAGE
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+        .collect();
+    assert!(lines.len() > 6, "the page has its commands indented");
+    let programs = bench.path("bin");
+    fs::create_dir(&programs).unwrap();
+    let binary = env!("CARGO_BIN_EXE_butterfs");
+    let script = format!("#!/bin/sh\nexec {binary} \"$@\"\n");
+    fs::write(programs.join("butterfs"), script).unwrap();
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(programs.join("butterfs"), mode).unwrap();
+    let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap());
+    // e2fsck notes when it was there.
+    let (checked, rest) = lines.split_first().unwrap();
+    let rest = rest.join("\n");
+    let script = format!("set -eux -o pipefail\n{checked}\ncp disk.img before.img\n{rest}\n");
+    let out = Command::new("bash")
+        .args(["-c", &script])
+        .env("PATH", path)
+        .current_dir(bench.path("."))
+        .output()
+        .unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    // The last command is the way back.
+    let before = fs::read(bench.path("before.img")).unwrap();
+    assert!(before == fs::read(bench.path("disk.img")).unwrap());
+}
+
+#[test]
+fn options_of_btrfs_convert() {
+    let bench = bench();
+    let before = fs::read(bench.path("disk.img")).unwrap();
+    let planned = bench.run(&["convert", "--dry-run", "disk.img"]);
+    assert!(planned.contains("would be converted"), "{planned}");
+    assert!(before == fs::read(bench.path("disk.img")).unwrap());
+    let uuid = "11111111-2222-3333-4444-555555555555";
+    bench.run(&[
+        "convert",
+        "-d",
+        "-n",
+        "-i",
+        "-N",
+        "32k",
+        "-O",
+        "^block-group-tree",
+        "-L",
+        "--uuid",
+        uuid,
+        "--csum",
+        "xxhash",
+        "--no-progress",
+        "disk.img",
+    ]);
+    let facts = bench.run(&["inspect", "dump-super", "disk.img"]);
+    for word in [uuid, "photos", "32768", "xxhash64"] {
+        assert!(facts.contains(word), "{word}: {facts}");
+    }
+    assert!(bench.run(&["check", "disk.img"]).contains("no"));
+    let content = bench.run(&["cat", "disk.img:/notes.txt"]);
+    assert_eq!(content, "notes\n".repeat(5000));
+    let refused = bench.try_run(&["convert", "disk.img"]);
+    assert!(!refused.status.success());
+    assert!(
+        said(&refused).contains("Btrfs volume already"),
+        "{}",
+        said(&refused)
+    );
+    let planned = bench.run(&["convert", "-r", "--dry-run", "disk.img"]);
+    assert!(planned.contains("way back is there"), "{planned}");
+    bench.run(&["convert", "-r", "disk.img"]);
+    assert!(before == fs::read(bench.path("disk.img")).unwrap());
+    let refused = bench.try_run(&["convert", "-O", "^no-holes", "disk.img"]);
+    assert!(!refused.status.success());
+    assert!(
+        bench
+            .run(&["convert", "-O", "list-all"])
+            .contains("free-space-tree")
+    );
+}
