@@ -233,7 +233,8 @@ fn template() -> Bench {
 }
 
 /// What [`template`] makes.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
+    "ext4.img",
     "volume",
     "copy",
     "pair",
