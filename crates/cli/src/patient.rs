@@ -9,6 +9,7 @@ use crate::meter::Meter;
 use crate::part::PartArguments;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, Error, StoreError, open_part};
+use butterfs_device::FileDevice;
 use butterfs_rescue::{Patient, PatientOptions, RescueError, Step, Watch};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -98,11 +99,34 @@ pub fn guided(failure: Failure, error: &Error, volume: &Path) -> Failure {
     };
     match error.is_damage() || matches!(error, StoreError::NoSuperblock { .. }) {
         true => Failure(format!(
-            "{}; begin with `butterfs rescue guide {}`",
+            "{}{}; begin with `butterfs rescue guide {}`",
             failure.0,
+            chunk_tree_hint(&butterfs::find_members(volume)),
             shell(volume)
         )),
         false => failure,
+    }
+}
+
+/// What brings back a chunk tree, with the words before it; empty if the chunk
+/// tree of these devices is whole, or no superblock names one.
+pub fn chunk_tree_hint(paths: &[PathBuf]) -> String {
+    let open = |path: &PathBuf| -> Option<Arc<dyn BlockDevice>> {
+        Some(Arc::new(FileDevice::open_unlocked(path).ok()?))
+    };
+    let devices: Option<Vec<_>> = paths.iter().map(open).collect();
+    let patient = devices.map(|devices| Patient::open(devices, PatientOptions::default()));
+    let Some(Ok(patient)) = patient else {
+        return String::new();
+    };
+    let words: Vec<String> = paths.iter().map(|path| shell(path)).collect();
+    match patient.needs_scan() && patient.superblock().is_some() {
+        true => format!(
+            "; its chunk tree is damaged, and `butterfs rescue chunk-recover {}` makes it anew from \
+             what is left",
+            words.join(" ")
+        ),
+        false => String::new(),
     }
 }
 

@@ -41,6 +41,7 @@ mod nodes;
 mod patient;
 mod plan;
 mod ranges;
+mod recovery;
 mod restore;
 mod roots;
 mod scan;
@@ -57,6 +58,9 @@ pub use forest::{Forest, Subvolume};
 pub use index::{Index, NodeRecord, Shape};
 pub use patient::{Patient, PatientOptions, ScanScope};
 pub use plan::{LeafPiece, Origin, Plan};
+pub use recovery::{
+    ChunkDoubt, ChunkEvidence, ChunkRecovery, FoundChunk, Held, LostChunk, recover_chunks,
+};
 pub use restore::{Outcome, RestoreOptions, Restored, Tell, Wanted, restore};
 pub use roots::{Candidate, RootSource};
 pub use survey::{CandidateFacts, Survey, SurveyOptions, TreeFacts, survey};

@@ -9,6 +9,7 @@ use crate::fail::{Done, Failure, fail};
 use crate::log;
 use crate::output;
 use crate::part::PartArguments;
+use crate::patient::chunk_tree_hint;
 use crate::place::json;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, FileDevice, held_instead, open_part, part_of};
@@ -241,6 +242,9 @@ impl Check {
             if let Ok(Some(held)) = held {
                 return Failure(format!("{} {held}", path.display()));
             }
+        }
+        if matches!(error, CheckError::NoSuperblock { .. }) {
+            return Failure(format!("{error}{}", chunk_tree_hint(&self.devices)));
         }
         Failure(error.to_string())
     }
