@@ -48,11 +48,19 @@ impl PatientArguments {
             [one] => butterfs::find_members(one),
             several => several.to_vec(),
         };
+        if let Some(overlay) = butterfs::only_overlay(&paths)? {
+            let devices = butterfs::open_overlay(overlay, Access::ReadOnly);
+            return self.over(devices.context(overlay.display())?);
+        }
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for path in &paths {
             let device = open_part(path, Access::ReadOnly, self.part.part());
             devices.push(device.context(path.display())?);
         }
+        self.over(devices)
+    }
+
+    fn over(&self, devices: Vec<Arc<dyn BlockDevice>>) -> Result<Patient, Failure> {
         let mut options = PatientOptions {
             fsid: self.fsid.map(Uuid::into_bytes),
             index: self.index.clone(),
@@ -114,7 +122,10 @@ pub fn chunk_tree_hint(paths: &[PathBuf]) -> String {
     let open = |path: &PathBuf| -> Option<Arc<dyn BlockDevice>> {
         Some(Arc::new(FileDevice::open_unlocked(path).ok()?))
     };
-    let devices: Option<Vec<_>> = paths.iter().map(open).collect();
+    let devices: Option<Vec<_>> = match paths {
+        [one] if butterfs::is_overlay(one) => butterfs::open_overlay(one, Access::ReadOnly).ok(),
+        several => several.iter().map(open).collect(),
+    };
     let patient = devices.map(|devices| Patient::open(devices, PatientOptions::default()));
     let Some(Ok(patient)) = patient else {
         return String::new();

@@ -82,14 +82,22 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// How a repair of the volume on `device` ends.
-    pub fn ending(&self, device: &Path) -> Ending {
-        let usual = || usual_overlay(&device.display().to_string());
-        Ending {
-            overlay: self.overlay.clone().unwrap_or_else(usual),
+    /// Opens the devices at `paths`, or those of the overlay there, and says how
+    /// a repair of them ends.
+    pub fn open(&self, paths: &[PathBuf]) -> Result<(Vec<Arc<dyn BlockDevice>>, Ending), Failure> {
+        let named = butterfs::only_overlay(paths)?;
+        let devices = match named {
+            Some(overlay) => open_all(&butterfs::devices_of_overlay(overlay)?)?,
+            None => open_all(paths)?,
+        };
+        let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
+        let usual = || usual_overlay(&first.display().to_string());
+        let ending = Ending {
+            overlay: only(named, self.overlay.as_deref())?.unwrap_or_else(usual),
             commit: self.commit || self.in_place,
             compare: false,
-        }
+        };
+        Ok((devices, ending))
     }
 }
 
@@ -107,6 +115,14 @@ pub struct Ending {
     overlay: PathBuf,
     commit: bool,
     compare: bool,
+}
+
+/// The overlay that is named in the place of a volume, or as an option.
+fn only(named: Option<&Path>, option: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    match (named, option) {
+        (Some(_), Some(_)) => fail("the volume is an overlay itself; leave out --overlay"),
+        (named, option) => Ok(named.or(option).map(Path::to_owned)),
+    }
 }
 
 fn with_ending(path: &Path, ending: &str) -> PathBuf {
@@ -134,11 +150,12 @@ impl RepairArguments {
             || self.clear_space_cache.is_some()
     }
 
-    /// Repairs the volume on `devices`, which are open for reading. False if
-    /// faults are left.
+    /// Repairs the volume on `devices`, which are open for reading, in the
+    /// overlay that was named in their place, if one was. False if faults are
+    /// left.
     pub fn run(
         &self,
-        devices: Vec<Arc<dyn BlockDevice>>,
+        (devices, named): (Vec<Arc<dyn BlockDevice>>, Option<&Path>),
         check: CheckOptions,
         progress: &dyn Progress,
     ) -> Result<bool, Failure> {
@@ -162,7 +179,7 @@ impl RepairArguments {
         };
         let usual = || usual_overlay(&first.unwrap_or_default());
         let ending = Ending {
-            overlay: self.overlay.clone().unwrap_or_else(usual),
+            overlay: only(named, self.overlay.as_deref())?.unwrap_or_else(usual),
             commit: self.commit || self.in_place,
             compare: !self.no_compare,
         };
@@ -175,9 +192,8 @@ impl Change {
     pub fn run(self, choose: impl FnOnce(&mut Anew)) -> Done {
         let mut options = Options::default();
         choose(&mut options.anew);
-        let ending = self.writing.ending(&self.volume);
         let paths = butterfs::find_members(&self.volume);
-        let devices = open_all(&paths)?;
+        let (devices, ending) = self.writing.open(&paths)?;
         carry_out(devices, &options, &NoProgress, &ending).map(drop)
     }
 }
@@ -282,7 +298,7 @@ impl Laid {
             true => commit(&ending.overlay, &[])?,
             false => {
                 say!("the devices are as they were; all changes are in {file}");
-                say!("look at it:      butterfs mount -o overlay={file},ro DEVICE DIRECTORY");
+                say!("look at it:      butterfs mount -o ro {file} DIRECTORY");
                 say!("write it:        butterfs rescue commit {file}");
                 say!("throw it away:   rm {file}");
             }

@@ -3,7 +3,7 @@
 //! Owns the options and what is said. The crate `rescue` finds the chunks, and
 //! the crate `repair` writes the tree.
 
-use crate::commands::repair::{Laid, Writing, open_all};
+use crate::commands::repair::{Laid, Writing};
 use crate::fail::{Done, Failure, fail};
 use crate::patient::{Showing, shell};
 use crate::sizes;
@@ -14,7 +14,7 @@ use butterfs_rescue::{
 };
 use clap::Args;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Chunks and files that are listed.
 const LISTED_MAX: usize = 20;
@@ -50,9 +50,8 @@ impl ChunkRecover {
             [one] => butterfs::find_members(one),
             several => several.to_vec(),
         };
-        let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
-        let ending = self.writing.ending(first);
-        let patient = Laid::open(open_all(&paths)?, &ending)?;
+        let (devices, ending) = self.writing.open(&paths)?;
+        let patient = Laid::open(devices, &ending)?;
         let found = self.find(&patient);
         let recovery = match found {
             Ok(Some(recovery)) => recovery,
