@@ -160,6 +160,9 @@ impl<'f, 'p> Order<'f, 'p> {
                 };
                 left = less;
                 order.take(&map, chunk, at, allocation.node);
+                if !profile.is_striped() {
+                    return;
+                }
                 let within = at.get().saturating_sub(start.get());
                 let next = within
                     .checked_div(ELEMENT)
