@@ -64,7 +64,10 @@ pub use recovery::{
 pub use restore::{Outcome, RestoreOptions, Restored, Tell, Wanted, restore};
 pub use roots::{Candidate, RootSource};
 pub use survey::{CandidateFacts, Survey, SurveyOptions, TreeFacts, survey};
-pub use target::{DirectoryTarget, TarTarget, Target};
+pub use target::{
+    Attributes, Begun, DirectoryTarget, Extras, LeftOut, Special, SpecialKind, TarTarget, Target,
+    TargetPath,
+};
 pub use undelete::{Confidence, Deleted, UndeleteOptions, Version, bring_back, undelete};
 pub use watch::{Silent, Step, Watch};
 
