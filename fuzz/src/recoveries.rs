@@ -1,11 +1,11 @@
-//! Survey, restore and undelete of a volume whose bytes may say anything.
+//! Survey, restore, undelete and the chunks of a volume whose bytes may say anything.
 //!
 //! Each ends, with files or with an error of one line. None panics.
 
 use butterfs_device::BlockDevice;
 use butterfs_rescue::{
     Patient, PatientOptions, RescueError, RestoreOptions, ScanScope, Silent, SurveyOptions,
-    TarTarget, UndeleteOptions, restore, survey, undelete,
+    TarTarget, UndeleteOptions, recover_chunks, restore, survey, undelete,
 };
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -77,5 +77,6 @@ pub fn run(devices: Vec<Arc<dyn BlockDevice>>, how: u8) -> u64 {
         ..UndeleteOptions::default()
     };
     said(undelete(&mut patient, &options, &Silent));
+    said(recover_chunks(&patient));
     restored.map_or(0, |restored| restored.files)
 }

@@ -11,6 +11,7 @@ use butterfs_fs::receive::{ReceiveError, TargetError};
 use butterfs_fs::send::SendError;
 use butterfs_store::StoreError;
 use std::io;
+use std::path::PathBuf;
 
 /// Why a volume or a path could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +37,12 @@ pub enum Error {
     /// The overlay cannot be used.
     #[error(transparent)]
     Overlay(#[from] butterfs_repair::overlay::PatientError),
+    /// An overlay was named beside devices, or another one over it.
+    #[error(
+        "{} is an overlay, which names its devices itself; name it alone, and no other overlay",
+        .0.display()
+    )]
+    OverlayAmongDevices(PathBuf),
     /// The subvolume asked for does not exist.
     #[error("the volume has no subvolume {0}; `butterfs subvolume list` shows what it has")]
     NoSubvolume(String),

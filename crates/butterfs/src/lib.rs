@@ -142,6 +142,7 @@ mod held;
 mod members;
 mod mount_options;
 mod names;
+mod overlaid;
 mod part;
 mod paths;
 mod pressure;
@@ -167,6 +168,9 @@ pub use held::Held;
 pub use members::{FoundDevice, FoundVolume, find_members, find_members_to_use, scan};
 pub use mount_options::{
     MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, Transport, Wake, WriteCache,
+};
+pub use overlaid::{
+    devices_of_overlay, is_overlay, only_overlay, open_members, open_overlay, open_to_look,
 };
 pub use part::{Part, held_instead, open_part, part_of};
 pub use paths::{Walk, WalkEntry};

@@ -12,6 +12,7 @@
 //! Bounds: only the first entries of a directory are looked at, and no
 //! directories below it.
 
+use crate::overlaid::{is_overlay, only_overlay, open_overlay};
 use crate::{DirectIo, Error};
 use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, probe};
 use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
@@ -98,10 +99,11 @@ fn identity(facts: &Metadata) -> (u64, u64) {
     }
 }
 
-/// The superblock at a path; `None` where there is none.
+/// The superblock at a path; `None` where there is none. A page of an overlay
+/// can look like one.
 fn look(path: &Path) -> Option<Found> {
     let facts = path.metadata().ok()?;
-    if !facts.is_file() && !facts.file_type().is_block_device() {
+    if !facts.is_file() && !facts.file_type().is_block_device() || is_overlay(path) {
         // Opening a pipe would wait for somebody.
         return None;
     }
@@ -376,6 +378,9 @@ pub(crate) fn open_as<P: AsRef<Path>>(
     paths: &[P],
     (access, direct): (Access, DirectIo),
 ) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
+    if let Some(overlay) = only_overlay(paths)? {
+        return open_overlay(overlay, access);
+    }
     let seeds: Vec<bool> = match paths.len() {
         1 => vec![false],
         _ => paths.iter().map(|path| is_seed(path.as_ref())).collect(),

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
+use crate::overlaid::only_overlay;
 use crate::part::{self, Part};
 use crate::pressure::Pressure;
 use butterfs_device::{Access, BlockDevice, OverlayDevice};
@@ -168,13 +169,17 @@ struct Stop {
 impl Volume {
     /// Opens the volume in the file or block device at `path`. If the volume
     /// has several devices, the others are looked for
-    /// ([`crate::find_members`]).
+    /// ([`crate::find_members`]). An overlay stands for its devices
+    /// ([`crate::open_overlay`]).
     ///
     /// # Errors
     /// A device is busy or not there, holds no volume, is damaged, or the
     /// subvolume does not exist.
     pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
         let path = path.as_ref();
+        if crate::is_overlay(path) {
+            return Self::open_all(&[path], options);
+        }
         if options.part != Part::Whole {
             let direct = options.direct_io;
             let device = crate::members::open_to_use(path, (options.device_access(), direct))?;
@@ -191,6 +196,10 @@ impl Volume {
     /// # Errors
     /// As [`Volume::open`]; they are not the devices of one volume.
     pub fn open_all<P: AsRef<Path>>(paths: &[P], options: OpenOptions) -> Result<Self, Error> {
+        // An overlay on top of another one would name devices that there are not.
+        if let (Some(path), Some(_)) = (only_overlay(paths)?, &options.overlay) {
+            return Err(Error::OverlayAmongDevices(path.to_owned()));
+        }
         let devices = crate::members::open_as(paths, (options.device_access(), options.direct_io))?;
         Self::open_devices(devices, options)
     }

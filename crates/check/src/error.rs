@@ -11,7 +11,9 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum Unreadable {
     /// The chunk tree is damaged, so the place of the nodes is unknown.
-    #[error("its chunk tree is damaged")]
+    #[error(
+        "its chunk tree is damaged; `butterfs rescue chunk-recover` makes it anew from what is left"
+    )]
     ChunkTree,
     /// A thread outlived the check, which is a fault of this program.
     #[error("a thread is left over")]

@@ -9,6 +9,7 @@ use crate::meter::Meter;
 use crate::part::PartArguments;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, Error, StoreError, open_part};
+use butterfs_device::FileDevice;
 use butterfs_rescue::{Patient, PatientOptions, RescueError, Step, Watch};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -47,11 +48,19 @@ impl PatientArguments {
             [one] => butterfs::find_members(one),
             several => several.to_vec(),
         };
+        if let Some(overlay) = butterfs::only_overlay(&paths)? {
+            let devices = butterfs::open_overlay(overlay, Access::ReadOnly);
+            return self.over(devices.context(overlay.display())?);
+        }
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for path in &paths {
             let device = open_part(path, Access::ReadOnly, self.part.part());
             devices.push(device.context(path.display())?);
         }
+        self.over(devices)
+    }
+
+    fn over(&self, devices: Vec<Arc<dyn BlockDevice>>) -> Result<Patient, Failure> {
         let mut options = PatientOptions {
             fsid: self.fsid.map(Uuid::into_bytes),
             index: self.index.clone(),
@@ -98,11 +107,37 @@ pub fn guided(failure: Failure, error: &Error, volume: &Path) -> Failure {
     };
     match error.is_damage() || matches!(error, StoreError::NoSuperblock { .. }) {
         true => Failure(format!(
-            "{}; begin with `butterfs rescue guide {}`",
+            "{}{}; begin with `butterfs rescue guide {}`",
             failure.0,
+            chunk_tree_hint(&butterfs::find_members(volume)),
             shell(volume)
         )),
         false => failure,
+    }
+}
+
+/// What brings back a chunk tree, with the words before it; empty if the chunk
+/// tree of these devices is whole, or no superblock names one.
+pub fn chunk_tree_hint(paths: &[PathBuf]) -> String {
+    let open = |path: &PathBuf| -> Option<Arc<dyn BlockDevice>> {
+        Some(Arc::new(FileDevice::open_unlocked(path).ok()?))
+    };
+    let devices: Option<Vec<_>> = match paths {
+        [one] if butterfs::is_overlay(one) => butterfs::open_overlay(one, Access::ReadOnly).ok(),
+        several => several.iter().map(open).collect(),
+    };
+    let patient = devices.map(|devices| Patient::open(devices, PatientOptions::default()));
+    let Some(Ok(patient)) = patient else {
+        return String::new();
+    };
+    let words: Vec<String> = paths.iter().map(|path| shell(path)).collect();
+    match patient.needs_scan() && patient.superblock().is_some() {
+        true => format!(
+            "; its chunk tree is damaged, and `butterfs rescue chunk-recover {}` makes it anew from \
+             what is left",
+            words.join(" ")
+        ),
+        false => String::new(),
     }
 }
 

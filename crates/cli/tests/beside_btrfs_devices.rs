@@ -342,6 +342,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "works on an overlay; repair.rs, and the crate repair",
     ),
     (
+        "rescue chunk-recover",
+        "works on an overlay; chunk_recover.rs, which asks btrfs check and the kernel",
+    ),
+    (
         "rescue clear-uuid-tree",
         "works on an overlay; repair.rs, and the crate repair",
     ),

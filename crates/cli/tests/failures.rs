@@ -120,6 +120,7 @@ const COMMANDS: &[&str] = &[
     "rescue zero-log volume",
     "rescue guide volume",
     "rescue survey volume",
+    "rescue chunk-recover volume",
     "rescue clear-uuid-tree volume",
     "rescue clear-space-cache volume",
     "rescue clear-ino-cache volume",

@@ -10,9 +10,6 @@ mod durability;
 mod io;
 #[path = "mount_rules/memory.rs"]
 mod memory;
-// This crate's tests use no other crate's.
-#[path = "../../testkit/src/memory_group.rs"]
-mod memory_group;
 #[path = "mount_rules/refused.rs"]
 mod refused;
 #[path = "mount_rules/requests.rs"]

@@ -22,6 +22,9 @@ use butterfs_format::checksum::crc32c;
 use butterfs_format::{DeviceOffset, UuidBytes};
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
 use thiserror::Error;
@@ -322,6 +325,18 @@ impl OverlayFile {
         self.backing.write_at(DeviceOffset(0), &bytes)?;
         self.backing.flush()?;
         Ok(())
+    }
+
+    /// Whether the file at `path` begins as an overlay does.
+    #[must_use]
+    pub fn is_at(path: &Path) -> bool {
+        // Opening a pipe would wait for somebody.
+        if !path.metadata().is_ok_and(|found| found.is_file()) {
+            return false;
+        }
+        let mut bytes = [0; MAGIC.len()];
+        let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+        read.is_ok() && bytes == MAGIC
     }
 
     /// Opens a file that [`Self::create`] made.

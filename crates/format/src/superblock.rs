@@ -247,11 +247,26 @@ impl Superblock {
         Ok(superblock)
     }
 
+    /// As [`Self::parse`], but a system chunk array that is damaged or empty is no
+    /// fault: `sys_chunks` has none then.
+    ///
+    /// # Errors
+    /// The first other thing that is wrong with it.
+    pub fn parse_but_chunks(bytes: &[u8], offset: DeviceOffset) -> Result<Self, ParseError> {
+        let superblock = Self::parse_with(bytes, Array::MayBeDamaged)?;
+        superblock.verify_but_chunks(bytes, offset)?;
+        Ok(superblock)
+    }
+
     /// Reads a copy and checks only that it can be parsed.
     ///
     /// # Errors
     /// Too short, no magic number, unknown checksum type, damaged chunk array.
     pub fn parse_unverified(bytes: &[u8]) -> Result<Self, ParseError> {
+        Self::parse_with(bytes, Array::MustBeGood)
+    }
+
+    fn parse_with(bytes: &[u8], wanted: Array) -> Result<Self, ParseError> {
         let mut r = Reader::new(WHAT, bytes);
         r.bytes(CHECKSUM_FIELD)?;
         let fsid = r.array()?;
@@ -296,7 +311,11 @@ impl Superblock {
         let used = usize::try_from(array_size).unwrap_or(usize::MAX);
         let used = array
             .get(..used)
-            .ok_or(bad("system chunk array size", u64::from(array_size)))?;
+            .ok_or(bad("system chunk array size", u64::from(array_size)));
+        let sys_chunks = match (used.and_then(parse_array), wanted) {
+            (Err(_), Array::MayBeDamaged) => Vec::new(),
+            (parsed, _) => parsed?,
+        };
         let backup_roots = [
             BackupRoot::parse(&mut r)?,
             BackupRoot::parse(&mut r)?,
@@ -331,7 +350,7 @@ impl Superblock {
             cache_generation,
             uuid_tree_generation,
             metadata_uuid,
-            sys_chunks: parse_array(used)?,
+            sys_chunks,
             backup_roots,
             raw: bytes.get(..SIZE).ok_or(bad("size", 0))?.to_vec(),
         })
@@ -432,6 +451,14 @@ impl Superblock {
     }
 
     fn verify(&self, bytes: &[u8], offset: DeviceOffset) -> Result<(), ParseError> {
+        self.verify_but_chunks(bytes, offset)?;
+        match self.sys_chunks.is_empty() {
+            true => Err(bad("system chunk array size", 0)),
+            false => Ok(()),
+        }
+    }
+
+    fn verify_but_chunks(&self, bytes: &[u8], offset: DeviceOffset) -> Result<(), ParseError> {
         let block = bytes.get(..SIZE).ok_or(bad("size", 0))?;
         if !self.checksum_type.verify_block(block) {
             return Err(ParseError::BadChecksum { what: WHAT });
@@ -502,9 +529,6 @@ impl Superblock {
         }
         if self.num_devices == 0 {
             return Err(bad("number of devices", 0));
-        }
-        if self.sys_chunks.is_empty() {
-            return Err(bad("system chunk array size", 0));
         }
         if self.device.fsid != self.node_fsid() {
             return Err(ParseError::Differs {
@@ -634,6 +658,13 @@ const fn bad(field: &'static str, value: u64) -> ParseError {
     }
 }
 
+/// Whether a superblock is of use without its system chunk array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Array {
+    MustBeGood,
+    MayBeDamaged,
+}
+
 fn parse_array(bytes: &[u8]) -> Result<Vec<(Logical, Chunk)>, ParseError> {
     let mut r = Reader::new("system chunk array", bytes);
     let mut chunks = Vec::new();
@@ -683,5 +714,19 @@ mod tests {
         let parsed = Superblock::parse_unverified(&bytes).unwrap();
         assert_eq!(parsed.encode(offset), bytes);
         assert!(ChecksumType::Crc32c.verify_block(&bytes));
+    }
+
+    #[test]
+    fn a_damaged_array_is_passed_over_on_demand_alone() {
+        let mut superblock = Superblock::blank([7; 16], ChecksumType::Crc32c);
+        superblock.generation = Generation(9);
+        let offset = DeviceOffset(64 << 10);
+        let mut bytes = superblock.encode(offset);
+        // The size of the array.
+        bytes[0xa0..0xa4].copy_from_slice(&30_u32.to_le_bytes());
+        ChecksumType::Crc32c.seal_block(&mut bytes);
+        assert!(Superblock::parse_unverified(&bytes).is_err());
+        let parsed = Superblock::parse_with(&bytes, Array::MayBeDamaged).unwrap();
+        assert!(parsed.sys_chunks.is_empty());
     }
 }

@@ -80,12 +80,17 @@ pub(crate) struct Patient {
     pub(crate) tree_root: NodeRef,
 }
 
-/// Chooses the superblock of a device, as the check does.
-fn choose(device: &dyn BlockDevice, wanted: Option<usize>) -> Option<Superblock> {
+/// Chooses the superblock of a device, as the check does. If its chunks are
+/// known otherwise, those in the superblock may be damaged.
+fn choose(device: &dyn BlockDevice, begin: &Begin) -> Option<Superblock> {
+    let wanted = begin.superblock;
     let read = |at: DeviceOffset| {
         let mut bytes = vec![0; SIZE];
         device.read_at(at, &mut bytes).ok()?;
-        Superblock::parse(&bytes, at).ok()
+        match &begin.chunks {
+            Some(_) => Superblock::parse_but_chunks(&bytes, at).ok(),
+            None => Superblock::parse(&bytes, at).ok(),
+        }
     };
     let all: Vec<Option<Superblock>> = copies(device.size()).map(read).collect();
     if let Some(wanted) = wanted {
@@ -169,7 +174,7 @@ impl Patient {
     ) -> Result<Self, RepairError> {
         let mut members: Vec<Member> = Vec::new();
         for device in devices {
-            match choose(&*device, begin.superblock) {
+            match choose(&*device, begin) {
                 Some(superblock) => members.push(Member { device, superblock }),
                 None => return Err(RepairError::Unreadable("a device has no good superblock")),
             }

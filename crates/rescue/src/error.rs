@@ -14,6 +14,12 @@ pub enum RescueError {
     /// No device was given.
     #[error("no device was given")]
     NoDevice,
+    /// No device has a superblock that names the trees.
+    #[error(
+        "no device has a good superblock, which names the trees; `butterfs restore` brings files out \
+         without one"
+    )]
+    NoGoodSuperblock,
     /// There is no trace of a volume.
     #[error(
         "neither a superblock nor a tree node of Btrfs was found; give all devices of the volume, \

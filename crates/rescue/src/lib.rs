@@ -41,6 +41,7 @@ mod nodes;
 mod patient;
 mod plan;
 mod ranges;
+mod recovery;
 mod restore;
 mod roots;
 mod scan;
@@ -57,10 +58,16 @@ pub use forest::{Forest, Subvolume};
 pub use index::{Index, NodeRecord, Shape};
 pub use patient::{Patient, PatientOptions, ScanScope};
 pub use plan::{LeafPiece, Origin, Plan};
+pub use recovery::{
+    ChunkDoubt, ChunkEvidence, ChunkRecovery, FoundChunk, Held, LostChunk, recover_chunks,
+};
 pub use restore::{Outcome, RestoreOptions, Restored, Tell, Wanted, restore};
 pub use roots::{Candidate, RootSource};
 pub use survey::{CandidateFacts, Survey, SurveyOptions, TreeFacts, survey};
-pub use target::{DirectoryTarget, TarTarget, Target};
+pub use target::{
+    Attributes, Begun, DirectoryTarget, Extras, LeftOut, Special, SpecialKind, TarTarget, Target,
+    TargetPath,
+};
 pub use undelete::{Confidence, Deleted, UndeleteOptions, Version, bring_back, undelete};
 pub use watch::{Silent, Step, Watch};
 

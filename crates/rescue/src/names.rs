@@ -4,7 +4,7 @@
 //! keeps what that does not give: the directories, names of inodes that lost
 //! their own list, and names whose inode is lost.
 //!
-//! Memory: about 100 bytes for each directory, and as much for each name that
+//! Memory: about 100 bytes for each directory and its extended attributes, and as much for each name that
 //! damage parted from its inode.
 
 use crate::inodes::{InodeKind, each_inode, is_inode};
@@ -27,6 +27,8 @@ pub(crate) const LOST_AND_FOUND: &[u8] = b"lost+found";
 pub(crate) struct Directory {
     pub(crate) name: Option<(InodeNumber, Vec<u8>)>,
     pub(crate) item: Option<Box<InodeItem>>,
+    /// Extended attributes.
+    pub(crate) xattrs: Box<[(Vec<u8>, Vec<u8>)]>,
 }
 
 /// A name whose inode is lost.
@@ -72,6 +74,7 @@ impl Names {
                 let directory = Directory {
                     name: inode.names.into_iter().next(),
                     item: inode.item.map(Box::new),
+                    xattrs: inode.xattrs.into_boxed_slice(),
                 };
                 names.directories.insert(inode.number, directory);
                 return Ok(());

@@ -181,7 +181,9 @@ impl Patient {
         });
         let newest = own.max_by_key(|found| {
             let generation = found.superblock.generation;
-            (generation, std::cmp::Reverse((found.device, found.copy)))
+            let has_chunks = !found.superblock.sys_chunks.is_empty();
+            let first = std::cmp::Reverse((found.device, found.copy));
+            (generation, has_chunks, first)
         });
         self.main = newest.map(|found| found.superblock.clone());
         Ok(())
@@ -345,7 +347,7 @@ impl Patient {
     }
 
     /// The logical space of a map.
-    fn space(&self, map: &ChunkMap) -> LogicalSpace {
+    pub(crate) fn space(&self, map: &ChunkMap) -> LogicalSpace {
         let mut devices: Vec<VolumeDevice> = Vec::new();
         for member in &self.members {
             let Some(device) = self.devices.get(member.device) else {
@@ -658,6 +660,10 @@ impl Patient {
     pub(crate) fn nodes(&self) -> &Nodes {
         &self.nodes
     }
+
+    pub(crate) fn members(&self) -> &[MemberPlace] {
+        &self.members
+    }
 }
 
 /// A shape that no node has.
@@ -689,7 +695,7 @@ fn read_superblock(
 ) -> Option<Superblock> {
     let mut bytes = vec![0; SIZE];
     device.read_at(at, &mut bytes).ok()?;
-    Superblock::parse(&bytes, own).ok()
+    Superblock::parse_but_chunks(&bytes, own).ok()
 }
 
 /// Which device of the volume a device is, and where the volume begins on it.

@@ -16,7 +16,7 @@ use crate::nodes::Nodes;
 use crate::patient::{Patient, ScanScope};
 use crate::plan::Plan;
 use crate::roots::{Candidate, RootSource};
-use crate::target::{Attributes, Begun, Extras, Target};
+use crate::target::{Attributes, Begun, Extras, LeftOut, Special, Target};
 use crate::watch::{Step, Watch};
 use butterfs_format::item::NAME_MAX;
 use butterfs_format::item::file_extent::FileExtentBody;
@@ -54,7 +54,7 @@ pub struct RestoreOptions<'a> {
     pub xattrs: bool,
     /// Owners, permissions and times too.
     pub attributes: bool,
-    /// Symbolic links too.
+    /// Symbolic links, devices, pipes and sockets too.
     pub symlinks: bool,
     /// Only say what would be restored.
     pub dry_run: bool,
@@ -84,8 +84,10 @@ pub enum Outcome {
     Exists,
     /// It would be restored.
     Listed,
-    /// It is a device, a pipe or a socket, which are left out.
+    /// It is a device, a pipe or a socket, which were not asked for.
     Special,
+    /// The target cannot hold such a thing.
+    LeftOut(&'static str),
     /// The target refused it.
     Failed(String),
 }
@@ -115,8 +117,10 @@ pub struct Restored {
     pub existing: u64,
     /// What the target refused.
     pub failed: u64,
-    /// Devices, pipes and sockets.
+    /// Devices, pipes and sockets, whatever became of them.
     pub special: u64,
+    /// What the target cannot hold.
+    pub left_out: u64,
     /// Symbolic links.
     pub symlinks: u64,
     /// Directories.
@@ -135,6 +139,7 @@ impl Restored {
             && self.older == 0
             && self.lost == 0
             && self.failed == 0
+            && self.left_out == 0
             && self.gaps == 0
     }
 }
@@ -436,6 +441,9 @@ impl Run<'_> {
             if self.options.attributes {
                 extras.attributes = directory.item.as_deref().map(Attributes::of);
             }
+            if self.options.xattrs {
+                extras.xattrs = directory.xattrs.to_vec();
+            }
             all.push((path, extras));
         }
         all.sort_by(|(one, _), (other, _)| (other.len(), other).cmp(&(one.len(), one)));
@@ -507,11 +515,7 @@ impl Run<'_> {
             extras.xattrs.clone_from(&inode.xattrs);
         }
         let done = match kind {
-            InodeKind::Special => {
-                self.restored.special = self.restored.special.saturating_add(1);
-                (self.tell)(first, &Outcome::Special);
-                return Ok(());
-            }
+            InodeKind::Special => self.special(inode, first, &extras),
             InodeKind::Symlink => self.symlink(inode, first, &extras),
             _ => self.file(inode, first, &extras, reader),
         };
@@ -557,14 +561,44 @@ impl Run<'_> {
             (self.tell)(path, &Outcome::Listed);
             return Ok(None);
         }
-        match self.target.symlink(path, &text, extras)? {
-            Begun::Exists => {
-                (self.tell)(path, &Outcome::Exists);
+        let made = self.target.symlink(path, &text, extras)?;
+        Ok(self.made(path, made))
+    }
+
+    /// Tells what became of a path without content. Returns it, if it was made.
+    fn made(&mut self, path: &[Vec<u8>], made: Begun) -> Option<Vec<Vec<u8>>> {
+        let outcome = match made {
+            Begun::Exists => Outcome::Exists,
+            Begun::Writes => Outcome::Whole,
+        };
+        (self.tell)(path, &outcome);
+        (made == Begun::Writes).then(|| path.to_vec())
+    }
+
+    /// Restores a device, a pipe or a socket. Returns where it is, if it was
+    /// made.
+    fn special(
+        &mut self,
+        inode: &InodeParts,
+        path: &[Vec<u8>],
+        extras: &Extras,
+    ) -> io::Result<Option<Vec<Vec<u8>>>> {
+        self.restored.special = self.restored.special.saturating_add(1);
+        let of = inode.item.as_ref().and_then(Special::of);
+        let Some(of) = of.filter(|_| self.options.symlinks) else {
+            (self.tell)(path, &Outcome::Special);
+            return Ok(None);
+        };
+        if self.options.dry_run {
+            (self.tell)(path, &Outcome::Listed);
+            return Ok(None);
+        }
+        match self.target.special(path, of, extras)? {
+            Ok(made) => Ok(self.made(path, made)),
+            Err(LeftOut(why)) => {
+                self.restored.left_out = self.restored.left_out.saturating_add(1);
+                (self.tell)(path, &Outcome::LeftOut(why));
                 Ok(None)
-            }
-            Begun::Writes => {
-                (self.tell)(path, &Outcome::Whole);
-                Ok(Some(path.to_vec()))
             }
         }
     }

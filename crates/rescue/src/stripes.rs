@@ -23,9 +23,11 @@ const SAMPLES_MAX: usize = 512;
 const ELEMENT: u64 = 64 << 10;
 
 /// What is known of an address.
-enum Content {
-    /// A node of this generation.
+pub(crate) enum Content {
+    /// A node of this generation, by its header.
     Node(Generation),
+    /// A node of this generation, by all of its bytes.
+    WholeNode(Generation),
     /// A sector with this checksum.
     Sector(Vec<u8>),
 }
@@ -191,7 +193,7 @@ impl Ordering<'_> {
     }
 
     /// Whether a place has what an address should have.
-    fn is_there(&self, at: Physical, logical: Logical, content: &Content) -> bool {
+    pub(crate) fn is_there(&self, at: Physical, logical: Logical, content: &Content) -> bool {
         let mut members = self.members.iter();
         let member = members.find(|member| member.id == at.device);
         let place = member.and_then(|member| {
@@ -205,6 +207,7 @@ impl Ordering<'_> {
     fn is_at(&self, (device, offset): (usize, u64), logical: Logical, content: &Content) -> bool {
         let length = match content {
             Content::Node(_) => HEADER_SIZE,
+            Content::WholeNode(_) => self.nodes.identity.node_size,
             Content::Sector(_) => self.nodes.sector(),
         };
         let mut bytes = vec![0; length];
@@ -214,9 +217,15 @@ impl Ordering<'_> {
         if device.read_at(DeviceOffset(offset), &mut bytes).is_err() {
             return false;
         }
+        let has_header = |generation: &Generation| {
+            NodeHeader::parse(&bytes)
+                .is_ok_and(|header| header.logical == logical && header.generation == *generation)
+        };
         match content {
-            Content::Node(generation) => NodeHeader::parse(&bytes)
-                .is_ok_and(|header| header.logical == logical && header.generation == *generation),
+            Content::Node(generation) => has_header(generation),
+            Content::WholeNode(generation) => {
+                has_header(generation) && self.nodes.identity.checksum.verify_block(&bytes)
+            }
             Content::Sector(sum) => {
                 let kind = self.nodes.identity.checksum;
                 let own = kind.compute(&bytes);
@@ -227,7 +236,7 @@ impl Ordering<'_> {
 }
 
 /// The stripe that has a place of a chunk, and the offset in it.
-fn place_of(chunk: &Chunk, at: Physical) -> Option<(usize, u64)> {
+pub(crate) fn place_of(chunk: &Chunk, at: Physical) -> Option<(usize, u64)> {
     let length = stripe_length(chunk);
     let mut stripes = chunk.stripes.iter().enumerate();
     stripes.find_map(|(number, stripe)| {

@@ -48,6 +48,71 @@ pub struct Extras {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
+/// What a device, a pipe or a socket is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpecialKind {
+    /// A character device.
+    CharacterDevice,
+    /// A block device.
+    BlockDevice,
+    /// A pipe with a name.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+/// A device, a pipe or a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Special {
+    /// What it is.
+    pub kind: SpecialKind,
+    /// The number of a device, as its inode item has it.
+    rdev: u64,
+}
+
+impl Special {
+    /// By the inode item; `None` for what has another type.
+    pub(crate) const fn of(item: &InodeItem) -> Option<Self> {
+        let kind = match item.mode & 0o170_000 {
+            0o020_000 => SpecialKind::CharacterDevice,
+            0o060_000 => SpecialKind::BlockDevice,
+            0o010_000 => SpecialKind::Fifo,
+            0o140_000 => SpecialKind::Socket,
+            _ => return None,
+        };
+        Some(Self {
+            kind,
+            rdev: item.rdev,
+        })
+    }
+
+    /// Whether it is a device.
+    #[must_use]
+    pub const fn is_device(self) -> bool {
+        matches!(
+            self.kind,
+            SpecialKind::CharacterDevice | SpecialKind::BlockDevice
+        )
+    }
+
+    /// The number of a device as an inode item has it; 0 for all else.
+    #[must_use]
+    pub const fn device_number(self) -> u64 {
+        match self.is_device() {
+            true => self.rdev,
+            false => 0,
+        }
+    }
+
+    /// Major and minor number of a device.
+    #[must_use]
+    pub fn numbers(self) -> (u32, u32) {
+        let part = |bits: u64| u32::try_from(bits).unwrap_or(u32::MAX);
+        let number = self.device_number();
+        (part(number >> 20), part(number & 0xf_ffff))
+    }
+}
+
 /// Whether a file is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begun {
@@ -56,6 +121,10 @@ pub enum Begun {
     /// It is there already.
     Exists,
 }
+
+/// Why a target cannot hold a device, a pipe or a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftOut(pub &'static str);
 
 /// Takes files. Paths never leave it.
 pub trait Target {
@@ -101,6 +170,17 @@ pub trait Target {
     /// # Errors
     /// What the system says.
     fn symlink(&mut self, path: &TargetPath, text: &[u8], extras: &Extras) -> io::Result<Begun>;
+
+    /// Makes a device, a pipe or a socket.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn special(
+        &mut self,
+        path: &TargetPath,
+        of: Special,
+        extras: &Extras,
+    ) -> io::Result<Result<Begun, LeftOut>>;
 
     /// Gives a file that was written another name.
     ///

@@ -270,6 +270,7 @@ impl Search<'_> {
         let directory = Directory {
             name,
             item: Some(Box::new(item)),
+            xattrs: Box::default(),
         };
         names.directories.insert(inode, directory);
     }

@@ -4,11 +4,12 @@
 //! itself.
 
 use crate::commands::check_report::{severity_name, show};
-use crate::commands::repair::RepairArguments;
+use crate::commands::repair::{RepairArguments, open_all};
 use crate::fail::{Done, Failure, fail};
 use crate::log;
 use crate::output;
 use crate::part::PartArguments;
+use crate::patient::chunk_tree_hint;
 use crate::place::json;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, FileDevice, held_instead, open_part, part_of};
@@ -208,13 +209,21 @@ impl Check {
             faults_max: self.faults,
             superblock: self.superblock.map(usize::from),
         };
-        let mut devices = self.open()?;
+        let overlay = butterfs::only_overlay(&self.devices)?;
         if self.repair.is_wanted() {
+            let devices = match overlay {
+                Some(overlay) => open_all(&butterfs::devices_of_overlay(overlay)?)?,
+                None => self.open()?,
+            };
             let bar = Bar::new(self.progress);
-            let done = self.repair.run(devices, options, &bar);
+            let done = self.repair.run((devices, overlay), options, &bar);
             bar.bar.finish_and_clear();
             return done;
         }
+        let mut devices = match overlay {
+            Some(overlay) => butterfs::open_overlay(overlay, Access::ReadOnly)?,
+            None => self.open()?,
+        };
         if let Some(overlay) = &self.repair.overlay {
             devices = butterfs_repair::overlay::open(overlay, devices, Access::ReadOnly)?;
         }
@@ -241,6 +250,9 @@ impl Check {
             if let Ok(Some(held)) = held {
                 return Failure(format!("{} {held}", path.display()));
             }
+        }
+        if matches!(error, CheckError::NoSuperblock { .. }) {
+            return Failure(format!("{error}{}", chunk_tree_hint(&self.devices)));
         }
         Failure(error.to_string())
     }

@@ -79,11 +79,8 @@ impl Image {
         let [target] = &self.targets[..] else {
             return fail("an image is one file; -m is for restoring");
         };
-        let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-        for path in butterfs::find_members(&self.source) {
-            let device = FileDevice::open(&path, Access::ReadOnly).context(path.display())?;
-            devices.push(Arc::new(device));
-        }
+        let paths = butterfs::find_members(&self.source);
+        let devices = butterfs::open_members(&paths, Access::ReadOnly)?;
         let options = ImageOptions {
             level: self.level,
             names: match self.sanitize {

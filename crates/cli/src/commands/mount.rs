@@ -62,8 +62,28 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// Mounts the devices of an overlay that is named in their place.
+    fn take_overlay(&mut self) -> Done {
+        let Some(overlay) = self.source.take_if(|source| butterfs::is_overlay(source)) else {
+            return Ok(());
+        };
+        let words = || self.options.iter().flat_map(|list| list.split(','));
+        if words().any(|word| word.starts_with("overlay=")) {
+            return fail("the source is an overlay itself; leave out overlay=");
+        }
+        let named = butterfs::devices_of_overlay(&overlay).context(overlay.display())?;
+        let mut named = named.into_iter();
+        self.source = named.next();
+        let overlay = std::fs::canonicalize(&overlay).context(overlay.display())?;
+        self.options.push(format!("overlay={}", overlay.display()));
+        let others = named.map(|device| format!("device={}", device.display()));
+        self.options.extend(others);
+        Ok(())
+    }
+
     /// Runs it.
-    pub fn run(self) -> Done {
+    pub fn run(mut self) -> Done {
+        self.take_overlay()?;
         if self.options.iter().any(|options| options == "help") {
             return list_options();
         }

@@ -63,27 +63,66 @@ pub struct RepairArguments {
     backup: bool,
 }
 
-/// Which volume `butterfs rescue` changes, and whether it writes to the devices.
+/// Whether `butterfs rescue` writes to the devices.
 #[derive(Args, Debug)]
-pub struct Change {
+pub struct Writing {
     /// The overlay (default: the device's name with .overlay).
     #[arg(long, value_name = "FILE")]
     overlay: Option<PathBuf>,
-    /// Write the outcome to the devices.
+    /// Write the outcome to the devices. What they held is kept in an undo file
+    /// beside the overlay.
     #[arg(long)]
     commit: bool,
+    /// The same as --commit.
+    #[arg(long)]
+    in_place: bool,
     /// Accepted: nothing is asked.
     #[arg(short = 'y')]
     _yes: bool,
+}
+
+impl Writing {
+    /// Opens the devices at `paths`, or those of the overlay there, and says how
+    /// a repair of them ends.
+    pub fn open(&self, paths: &[PathBuf]) -> Result<(Vec<Arc<dyn BlockDevice>>, Ending), Failure> {
+        let named = butterfs::only_overlay(paths)?;
+        let devices = match named {
+            Some(overlay) => open_all(&butterfs::devices_of_overlay(overlay)?)?,
+            None => open_all(paths)?,
+        };
+        let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
+        let usual = || usual_overlay(&first.display().to_string());
+        let ending = Ending {
+            overlay: only(named, self.overlay.as_deref())?.unwrap_or_else(usual),
+            commit: self.commit || self.in_place,
+            compare: false,
+        };
+        Ok((devices, ending))
+    }
+}
+
+/// Which volume `butterfs rescue` changes.
+#[derive(Args, Debug)]
+pub struct Change {
+    #[command(flatten)]
+    writing: Writing,
     /// File or block device.
     volume: PathBuf,
 }
 
 /// How a repair ends.
-struct Ending {
+pub struct Ending {
     overlay: PathBuf,
     commit: bool,
     compare: bool,
+}
+
+/// The overlay that is named in the place of a volume, or as an option.
+fn only(named: Option<&Path>, option: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
+    match (named, option) {
+        (Some(_), Some(_)) => fail("the volume is an overlay itself; leave out --overlay"),
+        (named, option) => Ok(named.or(option).map(Path::to_owned)),
+    }
 }
 
 fn with_ending(path: &Path, ending: &str) -> PathBuf {
@@ -111,11 +150,12 @@ impl RepairArguments {
             || self.clear_space_cache.is_some()
     }
 
-    /// Repairs the volume on `devices`, which are open for reading. False if
-    /// faults are left.
+    /// Repairs the volume on `devices`, which are open for reading, in the
+    /// overlay that was named in their place, if one was. False if faults are
+    /// left.
     pub fn run(
         &self,
-        devices: Vec<Arc<dyn BlockDevice>>,
+        (devices, named): (Vec<Arc<dyn BlockDevice>>, Option<&Path>),
         check: CheckOptions,
         progress: &dyn Progress,
     ) -> Result<bool, Failure> {
@@ -139,7 +179,7 @@ impl RepairArguments {
         };
         let usual = || usual_overlay(&first.unwrap_or_default());
         let ending = Ending {
-            overlay: self.overlay.clone().unwrap_or_else(usual),
+            overlay: only(named, self.overlay.as_deref())?.unwrap_or_else(usual),
             commit: self.commit || self.in_place,
             compare: !self.no_compare,
         };
@@ -152,19 +192,14 @@ impl Change {
     pub fn run(self, choose: impl FnOnce(&mut Anew)) -> Done {
         let mut options = Options::default();
         choose(&mut options.anew);
-        let usual = || usual_overlay(&self.volume.display().to_string());
-        let ending = Ending {
-            overlay: self.overlay.clone().unwrap_or_else(usual),
-            commit: self.commit,
-            compare: false,
-        };
         let paths = butterfs::find_members(&self.volume);
-        let devices = open_all(&paths)?;
+        let (devices, ending) = self.writing.open(&paths)?;
         carry_out(devices, &options, &NoProgress, &ending).map(drop)
     }
 }
 
-fn open_all(paths: &[PathBuf]) -> Result<Vec<Arc<dyn BlockDevice>>, Failure> {
+/// Opens devices for reading.
+pub fn open_all(paths: &[PathBuf]) -> Result<Vec<Arc<dyn BlockDevice>>, Failure> {
     let open = |path: &PathBuf| {
         let device = FileDevice::open(path, Access::ReadOnly)?;
         Ok(Arc::new(device) as Arc<dyn BlockDevice>)
@@ -200,38 +235,76 @@ fn carry_out(
     progress: &dyn Progress,
     ending: &Ending,
 ) -> Result<bool, Failure> {
-    let was_there = ending.overlay.exists();
-    let laid = overlay::open(&ending.overlay, devices.clone(), Access::ReadWrite)?;
+    let patient = Laid::open(devices, ending)?;
     if options.begin.is_plain() {
-        replay_log(&laid);
+        replay_log(&patient.laid);
     }
-    let outcome = repair(laid.clone(), options, progress)?;
-    tell(&outcome)?;
-    let file = ending.overlay.display();
-    if !outcome.is_changed && !was_there {
-        drop(laid);
-        let _ = std::fs::remove_file(&ending.overlay);
-        say!("nothing was changed; there is no overlay");
-        return Ok(outcome.after.is_clean());
+    patient.repair(options, progress, ending)
+}
+
+/// A patient under its overlay.
+pub struct Laid {
+    devices: Vec<Arc<dyn BlockDevice>>,
+    /// The devices with the changes of the overlay.
+    pub laid: Vec<Arc<dyn BlockDevice>>,
+    /// The overlay has changes of an earlier repair.
+    was_there: bool,
+}
+
+impl Laid {
+    /// Lays the overlay over `devices`, which are open for reading.
+    pub fn open(devices: Vec<Arc<dyn BlockDevice>>, ending: &Ending) -> Result<Self, Failure> {
+        let was_there = ending.overlay.exists();
+        let laid = overlay::open(&ending.overlay, devices.clone(), Access::ReadWrite)?;
+        Ok(Self {
+            devices,
+            laid,
+            was_there,
+        })
     }
-    if ending.compare {
-        compare(&devices, &laid)?;
-    }
-    for device in &laid {
-        device.flush()?;
-    }
-    drop(laid);
-    drop(devices);
-    match ending.commit {
-        true => commit(&ending.overlay, &[])?,
-        false => {
-            say!("the devices are as they were; all changes are in {file}");
-            say!("look at it:      butterfs mount -o overlay={file},ro DEVICE DIRECTORY");
-            say!("write it:        butterfs rescue commit {file}");
-            say!("throw it away:   rm {file}");
+
+    /// Takes the overlay away, unless an earlier repair made it.
+    pub fn give_up(self, ending: &Ending) {
+        drop(self.laid);
+        if !self.was_there {
+            let _ = std::fs::remove_file(&ending.overlay);
         }
     }
-    Ok(outcome.after.is_clean())
+
+    /// Repairs the volume, says what was done, and commits it if asked to. False
+    /// if faults are left.
+    pub fn repair(
+        self,
+        options: &Options,
+        progress: &dyn Progress,
+        ending: &Ending,
+    ) -> Result<bool, Failure> {
+        let outcome = repair(self.laid.clone(), options, progress)?;
+        tell(&outcome)?;
+        let file = ending.overlay.display();
+        if !outcome.is_changed && !self.was_there {
+            self.give_up(ending);
+            say!("nothing was changed; there is no overlay");
+            return Ok(outcome.after.is_clean());
+        }
+        if ending.compare {
+            compare(&self.devices, &self.laid)?;
+        }
+        for device in &self.laid {
+            device.flush()?;
+        }
+        drop(self);
+        match ending.commit {
+            true => commit(&ending.overlay, &[])?,
+            false => {
+                say!("the devices are as they were; all changes are in {file}");
+                say!("look at it:      butterfs mount -o ro {file} DIRECTORY");
+                say!("write it:        butterfs rescue commit {file}");
+                say!("throw it away:   rm {file}");
+            }
+        }
+        Ok(outcome.after.is_clean())
+    }
 }
 
 fn tell(outcome: &Outcome) -> Done {

@@ -1,5 +1,6 @@
 //! `butterfs rescue`: volumes that do not open, or were not unmounted.
 
+mod chunk_recover;
 mod guide;
 mod survey;
 
@@ -22,8 +23,9 @@ use std::path::PathBuf;
   butterfs rescue commit disk.img.overlay      write what a repair left in the overlay
   butterfs rescue undo disk.img.overlay        bring back what was there before
   butterfs rescue super-recover disk.img
+  butterfs rescue chunk-recover disk.img       make a lost chunk tree anew, on an overlay
 
-super-recover, fix-device-size, fix-data-checksum and the clear commands work on an overlay as
+super-recover, chunk-recover, fix-device-size, fix-data-checksum and the clear commands work on an overlay as
 `butterfs check --repair` does, and write to the devices only with --commit.")]
 pub struct Rescue {
     #[command(subcommand)]
@@ -69,6 +71,8 @@ enum What {
     },
     /// Write all copies of the superblock from a good one.
     SuperRecover(Repair),
+    /// Make a lost chunk tree anew from all that is left of it.
+    ChunkRecover(chunk_recover::ChunkRecover),
     /// Make the sizes of devices fit the devices.
     FixDeviceSize(Repair),
     /// Compute checksums anew where data do not match them. The data stay as
@@ -135,6 +139,7 @@ impl Rescue {
             What::Commit { overlay, devices } => repair::commit(&overlay, &devices),
             What::Undo { overlay, devices } => repair::undo(&overlay, &devices),
             What::SuperRecover(repair) => repair.run(|anew| anew.superblocks = true),
+            What::ChunkRecover(recover) => recover.run(),
             What::FixDeviceSize(repair) => repair.run(|anew| anew.superblocks = true),
             What::FixDataChecksum(repair) => repair.run(|anew| anew.data_checksums = true),
             What::ClearUuidTree(repair) => repair.run(|anew| anew.uuids = true),

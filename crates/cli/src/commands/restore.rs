@@ -1,10 +1,13 @@
 //! `butterfs restore`, also called btrfs restore: files out of a volume that
 //! does not open.
 
+mod volume_target;
+
+use self::volume_target::VolumeTarget;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::output;
 use crate::patient::{PatientArguments, Showing};
-use crate::place::json;
+use crate::place::{Place, json};
 use crate::sizes::human;
 use butterfs_rescue::{
     DirectoryTarget, Outcome, Patient, RestoreOptions, Restored, RootSource, ScanScope, TarTarget,
@@ -12,6 +15,7 @@ use butterfs_rescue::{
 };
 use clap::Args;
 use serde::Serialize;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -27,6 +31,7 @@ const RANGES_MAX: usize = 8;
   butterfs restore --all /dev/sdx1 /mnt/saved       with snapshots, links, owners, times
   butterfs restore --path-regex '^/home/ann/' disk.img /mnt/saved
   butterfs restore --all --tar - disk.img | zstd > saved.tar.zst
+  butterfs restore --all disk.img other.img:/saved  into another volume
   butterfs restore --list-roots disk.img            generations to choose from
   butterfs restore --generation 4711 disk.img /mnt/saved
 
@@ -48,7 +53,7 @@ pub struct Restore {
     /// Owners, permissions and times too.
     #[arg(short = 'm', long)]
     metadata: bool,
-    /// Symbolic links too.
+    /// Symbolic links, devices, pipes and sockets too.
     #[arg(short = 'S', long = "symlink")]
     symlinks: bool,
     /// Name every file.
@@ -95,7 +100,9 @@ pub struct Restore {
     json: bool,
     #[command(flatten)]
     patient: PatientArguments,
-    /// Files or block devices; the last one is the directory for the files.
+    /// Files or block devices; the last one is the directory for the files, on
+    /// this machine or in another volume (VOLUME:/path). It is made if it is not
+    /// there.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 }
@@ -114,6 +121,7 @@ struct Summary {
     existing: u64,
     failed: u64,
     special_files: u64,
+    left_out: u64,
     symlinks: u64,
     directories: u64,
     bytes: u64,
@@ -173,6 +181,13 @@ impl Restore {
                 out.and_then(|out| out.sync_all()).context(file.display())?;
                 restored
             }
+            _ if let (Some(place), false) = (target.as_ref().and_then(in_volume), self.dry_run) => {
+                let mut target = VolumeTarget::open(&place, self.overwrite)?;
+                let restored = self.restore_to(&mut patient, &mut target, &options, &showing);
+                // What came back before a failure stays.
+                target.close(&place)?;
+                restored?
+            }
             _ => {
                 let place = target.unwrap_or_default();
                 let mut target: Box<dyn Target> = match self.dry_run {
@@ -196,7 +211,8 @@ impl Restore {
         if self.list_roots || self.tar.is_some() {
             return Ok(None);
         }
-        let is_directory = |path: &PathBuf| !path.exists() || path.is_dir();
+        let is_directory =
+            |path: &PathBuf| !path.exists() || path.is_dir() || in_volume(path).is_some();
         match self.paths.len() {
             1 if self.dry_run => Ok(None),
             1 => fail("name the volume, and behind it the directory for the files"),
@@ -251,7 +267,8 @@ impl Restore {
             Outcome::Whole | Outcome::Exists | Outcome::Special if !self.verbose => None,
             Outcome::Whole | Outcome::Listed => Some(format!("{path}")),
             Outcome::Exists => Some(format!("{path}: is there already")),
-            Outcome::Special => Some(format!("{path}: a device, pipe or socket is left out")),
+            Outcome::Special => Some(format!("{path}: a device, pipe or socket; -S restores it")),
+            Outcome::LeftOut(why) => Some(format!("left out: {path}: {why}")),
             Outcome::Unverified(found) if found.may_be_older => {
                 Some(format!("{path}: may be of an earlier time"))
             }
@@ -279,6 +296,18 @@ impl Restore {
         }
         fail("not everything is whole; what is not was named above")
     }
+}
+
+/// The directory in another volume that a path names; `None` for paths of this
+/// machine.
+fn in_volume(path: &PathBuf) -> Option<Place> {
+    let place = Place::parse(&OsString::from(path))?;
+    let is_volume = |found: std::fs::Metadata| !found.is_dir();
+    place
+        .volume
+        .metadata()
+        .is_ok_and(is_volume)
+        .then_some(place)
 }
 
 fn lost_of(found: &Wholeness) -> String {
@@ -320,6 +349,7 @@ fn sentence(of: &Restored, is_dry: bool) -> String {
         (of.lost, "lost but for their names"),
         (of.existing, "there already"),
         (of.failed, "refused by the target"),
+        (of.left_out, "left out"),
     ];
     for (count, what) in parts.iter().filter(|(count, _)| *count > 0) {
         text.push_str(&format!(", {count} {what}"));
@@ -347,6 +377,7 @@ const fn summary(of: &Restored) -> Summary {
         existing: of.existing,
         failed: of.failed,
         special_files: of.special,
+        left_out: of.left_out,
         symlinks: of.symlinks,
         directories: of.directories,
         bytes: of.bytes,

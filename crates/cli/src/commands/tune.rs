@@ -1,11 +1,11 @@
 //! `butterfs tune`, also called btrfstune: changes the form of a volume that is
 //! not mounted.
 
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Done, Failure, fail};
 use crate::interrupt::Interrupt;
 use butterfs::du::Limits;
 use butterfs::quota::{QgroupStatusFlags, QuotaMode};
-use butterfs::{Access, BlockDevice, FileDevice, OpenOptions, Volume};
+use butterfs::{Access, BlockDevice, OpenOptions, Volume};
 use butterfs_admin::tune::{
     Change, Ended, Progress, Seeding, Stage, TuneError, read_superblock, tune,
 };
@@ -225,11 +225,7 @@ impl Tune {
     }
 
     fn change(&self, paths: &[PathBuf], change: Change) -> Done {
-        let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-        for path in paths {
-            let device = FileDevice::open(path, Access::ReadWrite).context(path.display())?;
-            devices.push(Arc::new(device));
-        }
+        let devices = butterfs::open_members(paths, Access::ReadWrite)?;
         let interrupt = Interrupt::watch()?;
         let bar = self.bar();
         let watch = &mut |progress: &Progress| {
@@ -359,9 +355,8 @@ fn is_changing(devices: &[Arc<dyn BlockDevice>]) -> bool {
 /// Replays a waiting fsync log, as opening the volume does.
 fn replay_log(paths: &[PathBuf]) -> Result<(), Failure> {
     let mut waits = false;
-    for path in paths {
-        let device = FileDevice::open(path, Access::ReadOnly)?;
-        waits |= read_superblock(&device)?.log_root.get() != 0;
+    for device in butterfs::open_members(paths, Access::ReadOnly)? {
+        waits |= read_superblock(&*device)?.log_root.get() != 0;
     }
     if waits {
         Volume::open_all(paths, OpenOptions::default())?.close()?;

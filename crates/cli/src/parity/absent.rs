@@ -49,11 +49,6 @@ pub const ABSENT: &[Absent] = &[
     ),
     ("replace start", &["--enqueue"], TOGETHER),
     (
-        "rescue chunk-recover",
-        &[],
-        "`butterfs check VOLUME` says what is damaged; a lost chunk tree is not made anew here yet",
-    ),
-    (
         "rescue fix-data-checksum",
         &["-r", "--readonly", "-i", "--interactive", "-m", "--mirror"],
         "`butterfs check --check-data-csum VOLUME` names the data; nothing is written to the devices without --commit",

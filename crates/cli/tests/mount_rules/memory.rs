@@ -1,7 +1,7 @@
 //! A server in a control group with little memory: slower, never killed.
 
-use super::memory_group::MemoryGroup;
 use super::support::{BINARY, Bench, can_mount, is_root, said};
+use butterfs_testkit::MemoryGroup;
 use std::fs;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};

@@ -7,7 +7,7 @@
 //! A file gets its name only when it is complete. A restore that was cut short
 //! and is repeated therefore knows what it need not do again.
 
-use super::{Attributes, Begun, Extras, Target, TargetPath};
+use super::{Attributes, Begun, Extras, LeftOut, Special, SpecialKind, Target, TargetPath};
 use rustix::fs::{
     self, AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
@@ -136,6 +136,33 @@ fn set_attributes(file: impl AsFd, extras: &Extras) -> io::Result<()> {
     Ok(())
 }
 
+/// Sets what belongs to a link, a device, a pipe or a socket. It is not opened:
+/// that would follow the link, or wait for somebody.
+fn set_beside(directory: &OwnedFd, name: &CString, extras: &Extras) -> io::Result<()> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    if let Some(attributes) = &extras.attributes {
+        let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
+        let _ = fs::chownat(directory, name, Some(uid), Some(gid), flags);
+    }
+    let below = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+    let path = CString::new([&below, name.as_bytes()].concat())?;
+    for (key, value) in &extras.xattrs {
+        let Ok(key) = CString::new(key.as_slice()) else {
+            continue;
+        };
+        match fs::lsetxattr(&path, &key, value, XattrFlags::empty()) {
+            // As for files. Without /proc there is no way to set them.
+            Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::INVAL | Errno::NOSPC) => {}
+            Err(Errno::NOENT) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if let Some(attributes) = &extras.attributes {
+        fs::utimensat(directory, name, &times(attributes), flags)?;
+    }
+    Ok(())
+}
+
 fn times(attributes: &Attributes) -> Timestamps {
     let time = |of: butterfs_format::item::inode::Timespec| Timespec {
         tv_sec: of.seconds,
@@ -212,13 +239,49 @@ impl Target for DirectoryTarget {
         }
         let _ = fs::unlinkat(&directory, &name, AtFlags::empty());
         fs::symlinkat(&CString::new(text)?, &directory, &name)?;
+        set_beside(&directory, &name, extras)?;
+        Ok(Begun::Writes)
+    }
+
+    fn special(
+        &mut self,
+        path: &TargetPath,
+        of: Special,
+        extras: &Extras,
+    ) -> io::Result<Result<Begun, LeftOut>> {
+        let (directory, name) = self.place(path)?;
+        if self.is_taken(&directory, &name)? {
+            return Ok(Ok(Begun::Exists));
+        }
+        let _ = fs::unlinkat(&directory, &name, AtFlags::empty());
+        let kind = match of.kind {
+            SpecialKind::CharacterDevice => FileType::CharacterDevice,
+            SpecialKind::BlockDevice => FileType::BlockDevice,
+            SpecialKind::Fifo => FileType::Fifo,
+            SpecialKind::Socket => FileType::Socket,
+        };
+        let (major, minor) = of.numbers();
+        let number = match of.is_device() {
+            true => fs::makedev(major, minor),
+            false => 0,
+        };
+        match fs::mknodat(&directory, &name, kind, Mode::from_raw_mode(0o600), number) {
+            Ok(()) => {}
+            Err(Errno::PERM) if of.is_device() => {
+                return Ok(Err(LeftOut("only root can make devices")));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        set_beside(&directory, &name, extras)?;
+        // Owners take set-id bits away. The name was made just now: it is no
+        // link.
         if let Some(attributes) = &extras.attributes {
-            let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
+            let mode = Mode::from_raw_mode(attributes.permissions);
+            fs::chmodat(&directory, &name, mode, AtFlags::empty())?;
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            let _ = fs::chownat(&directory, &name, Some(uid), Some(gid), flags);
             fs::utimensat(&directory, &name, &times(attributes), flags)?;
         }
-        Ok(Begun::Writes)
+        Ok(Ok(Begun::Writes))
     }
 
     fn link(&mut self, path: &TargetPath, old: &TargetPath) -> io::Result<Begun> {

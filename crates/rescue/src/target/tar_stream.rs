@@ -3,7 +3,7 @@
 //! Pax headers carry what plain headers have no room for: long names, sizes
 //! beyond 8 GiB, times finer than seconds, extended attributes.
 
-use super::{Begun, Extras, Target, TargetPath};
+use super::{Begun, Extras, LeftOut, Special, SpecialKind, Target, TargetPath};
 use butterfs_format::item::inode::Timespec;
 use std::io::{self, Write};
 use tar::{EntryType, Header};
@@ -41,6 +41,17 @@ impl<W: Write> TarTarget<W> {
         text: &[u8],
         extras: &Extras,
     ) -> io::Result<()> {
+        self.member_of(path, (kind, size, (0, 0)), text, extras)
+    }
+
+    /// A member with the numbers of a device.
+    fn member_of(
+        &mut self,
+        path: &TargetPath,
+        (kind, size, (major, minor)): (EntryType, u64, (u32, u32)),
+        text: &[u8],
+        extras: &Extras,
+    ) -> io::Result<()> {
         let mut name = path.join(&b'/');
         if kind == EntryType::Directory {
             name.push(b'/');
@@ -73,6 +84,8 @@ impl<W: Write> TarTarget<W> {
         header.set_uid(attributes.map_or(0, |all| u64::from(all.uid)));
         header.set_gid(attributes.map_or(0, |all| u64::from(all.gid)));
         header.set_mtime(u64::try_from(time.seconds).unwrap_or(0).min(PLAIN_MAX));
+        header.set_device_major(major)?;
+        header.set_device_minor(minor)?;
         header.set_cksum();
         self.out.write_all(header.as_bytes())
     }
@@ -200,6 +213,29 @@ impl<W: Write> Target for TarTarget<W> {
     fn symlink(&mut self, path: &TargetPath, text: &[u8], extras: &Extras) -> io::Result<Begun> {
         self.member(path, (EntryType::Symlink, 0), text, extras)?;
         Ok(Begun::Writes)
+    }
+
+    fn special(
+        &mut self,
+        path: &TargetPath,
+        of: Special,
+        extras: &Extras,
+    ) -> io::Result<Result<Begun, LeftOut>> {
+        let kind = match of.kind {
+            SpecialKind::CharacterDevice => EntryType::Char,
+            SpecialKind::BlockDevice => EntryType::Block,
+            SpecialKind::Fifo => EntryType::Fifo,
+            SpecialKind::Socket => {
+                return Ok(Err(LeftOut("an archive cannot hold a socket")));
+            }
+        };
+        let (major, minor) = of.numbers();
+        // A field has seven octal digits.
+        if major.max(minor) > 0o7_777_777 {
+            return Ok(Err(LeftOut("an archive cannot hold its device number")));
+        }
+        self.member_of(path, (kind, 0, (major, minor)), b"", extras)?;
+        Ok(Ok(Begun::Writes))
     }
 
     fn link(&mut self, path: &TargetPath, old: &TargetPath) -> io::Result<Begun> {

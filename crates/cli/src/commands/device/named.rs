@@ -146,6 +146,13 @@ pub fn open(place: &Place, mended: &[String]) -> Result<(Volume, bool), Failure>
         return Ok((volume, false));
     }
     let path = &place.volume;
+    if butterfs::is_overlay(path) {
+        return fail(format!(
+            "{path} is an overlay, which lies over just the devices that it names; write it with \
+             `butterfs rescue commit {path}` first",
+            path = path.display()
+        ));
+    }
     let mut options = OpenOptions {
         subvolume: Subvolume::Id(5),
         ..OpenOptions::default()

@@ -3,7 +3,6 @@
 use super::DumpSuper;
 use crate::fail::{Context, Done};
 use crate::place::json;
-use butterfs::{BlockDevice, FileDevice};
 use butterfs_format::superblock::{COPIES, SIZE, Superblock};
 use serde::Serialize;
 use uuid::Uuid;
@@ -163,7 +162,7 @@ pub fn print_backups(of: &Superblock) -> Done {
 impl DumpSuper {
     /// Runs it. It takes no lock, so a mounted volume can be looked at.
     pub fn run(self) -> Done {
-        let device = FileDevice::open_unlocked(&self.volume)?;
+        let device = butterfs::open_to_look(&self.volume)?;
         let copies = match (self.superblock, self.all) {
             (Some(number), _) => &COPIES[number.into()..=number.into()],
             (None, true) => &COPIES[..],

@@ -82,6 +82,9 @@ impl Guide {
             ChunkSource::Nothing => "no chunk tree was found yet; a scan looks for what is left",
         };
         say!("  chunks: {chunks}");
+        if patient.needs_scan() && patient.superblock().is_some() {
+            say!("    (`butterfs rescue chunk-recover` makes it anew, on an overlay)");
+        }
         for id in patient.missing() {
             say!("  device {id} is missing: name it too if you have it");
         }

@@ -2,7 +2,6 @@
 
 use crate::facts;
 use crate::fail::Failure;
-use butterfs::{BlockDevice, FileDevice};
 use butterfs_format::superblock::{self, Superblock};
 use butterfs_kernel::is_kernel_btrfs;
 use butterfs_server::Facts;
@@ -39,7 +38,7 @@ impl Subject {
             });
         }
         let mut bytes = vec![0; superblock::SIZE];
-        let device = FileDevice::open_unlocked(path)?;
+        let device = butterfs::open_to_look(path)?;
         let at = superblock::COPIES[0];
         let read = device.read_at(at, &mut bytes);
         match read.ok().and_then(|()| Superblock::parse(&bytes, at).ok()) {
