@@ -10,14 +10,25 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 type Source = FileSystem<File>;
 
+/// Runs a program. A mount is tried again: the loop device of the one before may
+/// still be on its way out.
 fn run(program: &str, arguments: &[&str]) {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program} {arguments:?}: {said}");
+    let mut tries = if program == "mount" { 30 } else { 1 };
+    loop {
+        let output = Command::new(program).args(arguments).output();
+        let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+        if output.status.success() {
+            return;
+        }
+        tries -= 1;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(tries > 0, "{program} {arguments:?}: {said}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// A mount that ends with its value.

@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -26,16 +26,22 @@ pub fn can_mount() -> bool {
         && Capability::all_here(&[Capability::Program("mkfs.ext4")])
 }
 
+/// Runs a program, and gives what it printed. A mount is tried again: the loop
+/// device of the one before may still be on its way out.
 pub fn run(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {printed}{said}"
-    );
-    printed
+    let mut tries = if program == "mount" { 30 } else { 1 };
+    loop {
+        let output = Command::new(program).args(arguments).output();
+        let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            return printed;
+        }
+        tries -= 1;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(tries > 0, "{program} {arguments:?}: {printed}{said}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// A mount that ends with its value.
