@@ -406,8 +406,6 @@ mod tests {
 
     #[test]
     fn what_is_not_there_says_what_is() {
-        let said = answer_to("butterfs convert a").unwrap();
-        assert!(said.starts_with("there is no `convert`: "), "{said}");
         let said = answer_to("butterfs check --subvol-extents a").unwrap();
         assert!(
             said.starts_with("`check` has no --subvol-extents: "),
