@@ -284,24 +284,9 @@ impl Makings<'_> {
     }
 
     fn root_item(&self, tree: TreeId, loaded: Option<&Loaded>) -> RootItem {
-        let node_size = u64::from(self.options.node_size);
         let root = loaded.map_or(NO_NODE, |loaded| loaded.root);
-        let mut item = RootItem {
-            inode: InodeItem {
-                generation: GENERATION,
-                size: 3,
-                nbytes: node_size,
-                nlink: 1,
-                mode: DIRECTORY_MODE,
-                ..InodeItem::default()
-            },
-            generation: GENERATION,
-            logical: root.logical,
-            bytes_used: loaded.map_or(0, |loaded| loaded.nodes) * node_size,
-            refs: 1,
-            level: root.level,
-            ..RootItem::default()
-        };
+        let nodes = loaded.map_or(0, |loaded| loaded.nodes);
+        let mut item = RootItem::of_new_tree(root, nodes, self.options.node_size);
         if tree == TreeId::DATA_RELOC {
             item.root_dir = InodeNumber::ROOT;
         }

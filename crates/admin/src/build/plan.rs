@@ -335,22 +335,8 @@ impl Trees<'_> {
 
     fn root_item(&self, tree: TreeId, planned: &PlannedTree) -> RootItem {
         let root = planned.root(GENERATION);
-        let mut item = RootItem {
-            inode: InodeItem {
-                generation: GENERATION,
-                size: 3,
-                nbytes: u64::from(NODE_SIZE),
-                nlink: 1,
-                mode: 0o040_755,
-                ..InodeItem::default()
-            },
-            generation: GENERATION,
-            logical: root.logical,
-            bytes_used: planned.shape.nodes() as u64 * u64::from(NODE_SIZE),
-            refs: 1,
-            level: root.level,
-            ..RootItem::default()
-        };
+        let nodes = planned.shape.nodes() as u64;
+        let mut item = RootItem::of_new_tree(root, nodes, NODE_SIZE);
         if tree == TreeId::DATA_RELOC {
             item.root_dir = InodeNumber::ROOT;
         }

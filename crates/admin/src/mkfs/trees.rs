@@ -16,7 +16,9 @@ use butterfs_format::item::dir::{DirEntry, FileType};
 use butterfs_format::item::inode::{InodeItem, RefEntry, Timespec};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::packed::root_directory;
-use butterfs_format::{Generation, InodeNumber, ItemType, Key, Logical, TreeId, UuidBytes};
+use butterfs_format::{
+    Generation, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId, UuidBytes,
+};
 use butterfs_volume::stripe_length;
 use std::ops::Range;
 
@@ -299,24 +301,13 @@ pub(super) struct RootOf {
 }
 
 fn root_item(options: &MkfsOptions, ids: &Identities, root: &RootOf) -> RootItem {
-    let node_size = u64::from(options.node_size);
-    let holds_files = root.tree == TreeId::FS || root.tree == TreeId::DATA_RELOC;
-    let mut item = RootItem {
-        inode: InodeItem {
-            generation: Generation(1),
-            size: 3,
-            nbytes: node_size,
-            nlink: 1,
-            mode: DIRECTORY_MODE,
-            ..InodeItem::default()
-        },
-        generation: GENERATION,
+    let node = NodeRef {
         logical: root.logical,
-        bytes_used: root.nodes * node_size,
-        refs: 1,
+        generation: GENERATION,
         level: root.level,
-        ..RootItem::default()
     };
+    let holds_files = root.tree == TreeId::FS || root.tree == TreeId::DATA_RELOC;
+    let mut item = RootItem::of_new_tree(node, root.nodes, options.node_size);
     if holds_files {
         item.root_dir = InodeNumber::ROOT;
     }

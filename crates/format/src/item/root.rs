@@ -76,6 +76,30 @@ impl RootItem {
     /// Bytes of an item from before UUIDs.
     pub const LEGACY_SIZE: usize = 239;
 
+    /// The item of a tree that is made as a whole, with this many nodes of
+    /// `node_size` bytes, and that is no subvolume.
+    #[must_use]
+    pub fn of_new_tree(root: NodeRef, nodes: u64, node_size: u32) -> Self {
+        let node_size = u64::from(node_size);
+        Self {
+            // What the kernel and mkfs.btrfs write there.
+            inode: InodeItem {
+                generation: Generation(1),
+                size: 3,
+                nbytes: node_size,
+                nlink: 1,
+                mode: 0o040_755,
+                ..InodeItem::default()
+            },
+            generation: root.generation,
+            logical: root.logical,
+            bytes_used: nodes.saturating_mul(node_size),
+            refs: 1,
+            level: root.level,
+            ..Self::default()
+        }
+    }
+
     /// The root node of the tree.
     #[must_use]
     pub const fn root(&self) -> NodeRef {
