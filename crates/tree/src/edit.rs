@@ -301,6 +301,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         lost: NodeRef,
         children: &[(Key, NodeRef)],
     ) -> Result<bool, TreeError> {
+        self.path.clear();
         let is_there = match key {
             Some(key) => self.position_above(key, lost)?,
             None => self.sink.root(self.tree)? == lost,
