@@ -117,8 +117,8 @@
 //! and everything that commits wait until the device is flushed.
 //!
 //! **Memory** is bounded: clean nodes by [`OpenOptions::store`] (a 16th of the
-//! memory of the machine or the control group, at most 160 MiB), waiting file data
-//! by [`Options::buffer_bytes`] (128 MiB), changed nodes of a commit by 64 MiB; both
+//! memory of the machine or the control group, at most 128 MiB), waiting file data
+//! by [`Options::buffer_bytes`] (96 MiB), changed nodes of a commit by 64 MiB; both
 //! are less with less than 1 GiB of memory.
 //! [`Volume::read_file`] holds the whole file; [`File`] does not.
 //!

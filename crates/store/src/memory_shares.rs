@@ -13,10 +13,10 @@ const LEAST: u64 = 48 << 20;
 /// Changed nodes of a generation.
 const GENERATION: u64 = 64 << 20;
 /// Data of files.
-const WRITE_BUFFER: u64 = 128 << 20;
+const WRITE_BUFFER: u64 = 96 << 20;
 /// Clean nodes: a part of the memory, and the most.
 const CACHE_PART: u64 = 16;
-const CACHE_MAX: u64 = 160 << 20;
+const CACHE_MAX: u64 = 128 << 20;
 /// Inodes that nobody uses.
 const IDLE_INODES: u64 = 32_768;
 
@@ -80,7 +80,7 @@ mod tests {
         }
         let full = MemoryShares::of(Some(24 << 30));
         assert_eq!(full, MemoryShares::of(Some(u64::MAX)));
-        assert_eq!(full.write_buffer_bytes, 128 << 20);
+        assert_eq!(full.write_buffer_bytes, 96 << 20);
         assert_eq!(MemoryShares::of(None), MemoryShares::of(Some(1 << 30)));
     }
 }

@@ -392,7 +392,7 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "memory",
         "=SIZE",
-        "file data that may wait in memory (default 128m)",
+        "file data that may wait in memory (default 96m)",
         |o, _, v| {
             let bytes = usize::try_from(size(v)?).unwrap_or(usize::MAX);
             o.buffer_bytes = bytes.max(4 << 20);
