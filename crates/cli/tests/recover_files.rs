@@ -181,3 +181,61 @@ fn restore_takes_the_options_of_the_btrfs_tools() {
     run("mkdir untarred && tar -C untarred -xf all.tar && diff -r source untarred/source");
     run("butterfs restore --tar - disk.img | tar -tf - source/notes/3.txt");
 }
+
+/// A directory is deleted with what is in it, and chosen at the prompt.
+#[test]
+fn deleted_files_are_looked_through_and_chosen() {
+    let folder = folder();
+    for line in [
+        "butterfs cp disk.img:/source/notes/3.txt disk.img:/source/top.txt",
+        "butterfs rm -r disk.img:/source",
+    ] {
+        let output = shell(folder.path(), line);
+        assert!(output.status.success(), "{line}: {}", said(&output));
+    }
+    let before = std::fs::read(folder.path().join("disk.img")).expect("the image");
+    std::fs::write(
+        folder.path().join("typed"),
+        "ls\ncd source\nls\nfind 1?.txt\ncd nowhere\nget notes/2*.txt\nget ../source/top.txt\nquit\n",
+    )
+    .expect("a script");
+    let output = shell(
+        folder.path(),
+        "butterfs undelete -i --to back disk.img < typed",
+    );
+    let text_of_all = said(&output);
+    assert!(output.status.success(), "{text_of_all}");
+    for said in [
+        "source/\n",
+        "notes/\n",
+        "notes/15.txt  ",
+        "no such directory",
+    ] {
+        assert!(text_of_all.contains(said), "{said}: {text_of_all}");
+    }
+    let back = folder.path().join("back");
+    for (name, file) in [
+        ("source/top.txt", 3),
+        ("source/notes/2.txt", 2),
+        ("source/notes/29.txt", 29),
+    ] {
+        let found = std::fs::read_to_string(back.join(name));
+        assert_eq!(found.expect(name), text(file), "{name}");
+    }
+    let notes = std::fs::read_dir(back.join("source/notes")).expect("notes");
+    assert_eq!(notes.count(), 11);
+    assert!(!back.join("deleted.txt").exists());
+
+    let line = "butterfs undelete --name notes --to whole disk.img";
+    let output = shell(folder.path(), line);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(
+        said(&output).contains("30 files and 1 directories are in whole"),
+        "{}",
+        said(&output)
+    );
+    let whole = std::fs::read_dir(folder.path().join("whole/source/notes")).expect("notes");
+    assert_eq!(whole.count(), FILES);
+    let after = std::fs::read(folder.path().join("disk.img")).expect("the image");
+    assert!(before == after, "the volume was changed");
+}

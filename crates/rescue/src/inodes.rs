@@ -12,6 +12,8 @@ const TYPE_MASK: u32 = 0o170_000;
 const TYPE_DIRECTORY: u32 = 0o040_000;
 const TYPE_FILE: u32 = 0o100_000;
 const TYPE_SYMLINK: u32 = 0o120_000;
+/// Longest text of a symbolic link.
+const SYMLINK_MAX: usize = 4095;
 
 /// What is left of an inode.
 #[derive(Clone, Debug)]
@@ -74,6 +76,15 @@ impl InodeParts {
             offset.checked_add(length(&extent))
         });
         ends.max().unwrap_or(0)
+    }
+
+    /// What a symbolic link points to; `None` if that is lost.
+    pub(crate) fn link_text(&self) -> Option<Vec<u8>> {
+        let text = self.parsed().find_map(|(_, extent)| match extent.body {
+            FileExtentBody::Inline(text) if text.len() <= SYMLINK_MAX => Some(text.to_vec()),
+            _ => None,
+        });
+        text.filter(|text| !text.is_empty())
     }
 
     /// The extents that can be parsed, ascending.

@@ -68,7 +68,9 @@ pub use target::{
     Attributes, Begun, DirectoryTarget, Extras, LeftOut, Special, SpecialKind, TarTarget, Target,
     TargetPath,
 };
-pub use undelete::{Confidence, Deleted, UndeleteOptions, Version, bring_back, undelete};
+pub use undelete::{
+    BroughtBack, Confidence, Deleted, DeletedKind, UndeleteOptions, Version, bring_back, undelete,
+};
 pub use watch::{Silent, Step, Watch};
 
 /// Bytes of memory as bytes of an address space.

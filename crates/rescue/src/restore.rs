@@ -19,7 +19,6 @@ use crate::roots::{Candidate, RootSource};
 use crate::target::{Attributes, Begun, Extras, LeftOut, Special, Target};
 use crate::watch::{Step, Watch};
 use butterfs_format::item::NAME_MAX;
-use butterfs_format::item::file_extent::FileExtentBody;
 use butterfs_format::{Generation, InodeNumber, NodeRef, TreeId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -30,8 +29,6 @@ const INCOMPLETE: &[u8] = b".incomplete";
 const OLDER: &[u8] = b".older";
 /// Bytes of holes that an archive is not filled with.
 const HOLES_MAX: u64 = 1 << 40;
-/// Longest text of a symbolic link.
-const SYMLINK_MAX: usize = 4095;
 
 /// Says which paths are wanted: names from the volume's root, joined by `/`,
 /// with a `/` in front.
@@ -547,11 +544,7 @@ impl Run<'_> {
         if !self.options.symlinks {
             return Ok(None);
         }
-        let text = inode.parsed().find_map(|(_, extent)| match extent.body {
-            FileExtentBody::Inline(text) if text.len() <= SYMLINK_MAX => Some(text.to_vec()),
-            _ => None,
-        });
-        let Some(text) = text.filter(|text| !text.is_empty()) else {
+        let Some(text) = inode.link_text() else {
             self.restored.lost = self.restored.lost.saturating_add(1);
             (self.tell)(path, &Outcome::Lost);
             return Ok(None);

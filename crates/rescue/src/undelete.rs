@@ -1,8 +1,10 @@
-//! Files that were deleted, and older versions of files.
+//! Files and directories that were deleted, and older versions of files.
 //!
 //! A deleted file is in the leaves of earlier generations until something new
 //! is written there. Its bytes are old ones if they match a checksum of that
 //! time, and may be if the extent tree says that the space is free.
+//! Directories, symbolic links, devices, pipes and sockets lie in such a leaf as
+//! a whole.
 
 use crate::checksums::DataFacts;
 use crate::content::{ContentReader, Wholeness};
@@ -15,7 +17,7 @@ use crate::nodes::Nodes;
 use crate::patient::{Patient, ScanScope};
 use crate::plan::{Plan, PlanRequest, Seen, plan};
 use crate::restore::{RestoreOptions, Wanted, choose};
-use crate::target::{Attributes, Begun, Extras, Target};
+use crate::target::{Attributes, Begun, Extras, LeftOut, Special, Target};
 use crate::watch::{Step, Watch};
 use butterfs_format::item::inode::{InodeItem, Timespec};
 use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, TreeId};
@@ -25,6 +27,7 @@ use std::io;
 
 /// Versions of one file that are told apart.
 const VERSIONS_MAX: usize = 64;
+const ANY_SIZE: (u64, u64) = (0, u64::MAX);
 
 /// Whether a file is gone, or has changed since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,42 @@ pub enum Version {
     Deleted,
     /// The file is there in a newer version.
     Older,
+}
+
+/// What was deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeletedKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, a pipe or a socket.
+    Special,
+}
+
+impl DeletedKind {
+    const fn of(kind: InodeKind) -> Option<Self> {
+        match kind {
+            InodeKind::File => Some(Self::File),
+            InodeKind::Directory => Some(Self::Directory),
+            InodeKind::Symlink => Some(Self::Symlink),
+            InodeKind::Special => Some(Self::Special),
+            InodeKind::Unknown => None,
+        }
+    }
+
+    /// Its name, for people.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Directory => "directory",
+            Self::Symlink => "symbolic link",
+            Self::Special => "device, pipe or socket",
+        }
+    }
 }
 
 /// How certain it is that the bytes are the old ones.
@@ -70,9 +109,10 @@ pub struct UndeleteOptions<'a> {
     pub versions: bool,
     /// Only this subvolume.
     pub subvolume: Option<u64>,
-    /// Only these paths.
+    /// Only these paths, and what lies below them.
     pub wanted: Option<Wanted<'a>>,
-    /// Smallest and greatest size, in bytes.
+    /// Smallest and greatest size of a file, in bytes. With a bound only files are
+    /// looked for.
     pub size: (u64, u64),
     /// First and last moment at which the content changed, in seconds.
     pub changed: (i64, i64),
@@ -85,7 +125,7 @@ impl Default for UndeleteOptions<'_> {
             versions: false,
             subvolume: None,
             wanted: None,
-            size: (0, u64::MAX),
+            size: ANY_SIZE,
             changed: (i64::MIN, i64::MAX),
         }
     }
@@ -97,9 +137,11 @@ impl std::fmt::Debug for UndeleteOptions<'_> {
     }
 }
 
-/// A file that can perhaps be brought back.
+/// A file or directory that can perhaps be brought back.
 #[derive(Clone, Debug)]
 pub struct Deleted {
+    /// What it is.
+    pub kind: DeletedKind,
     /// Its subvolume.
     pub subvolume: TreeId,
     /// Its inode.
@@ -110,7 +152,7 @@ pub struct Deleted {
     pub version: Version,
     /// Names from the root of its subvolume.
     pub path: Vec<Vec<u8>>,
-    /// Bytes.
+    /// Bytes of its content.
     pub size: u64,
     /// Last change of its content.
     pub mtime: Timespec,
@@ -122,6 +164,40 @@ pub struct Deleted {
     pub unverified: u64,
     /// Those of the latter that are zeros, as after a discard.
     pub zeros: u64,
+}
+
+impl Deleted {
+    /// Where it comes back, from the target's root: what was in other
+    /// subvolumes than the top level in a directory for each, and with an ending
+    /// what is an older version or not whole.
+    #[must_use]
+    pub fn place(&self) -> Vec<Vec<u8>> {
+        let mut path = self.path.clone();
+        if self.subvolume != TreeId::FS {
+            path.insert(0, format!("subvolume-{}", self.subvolume).into_bytes());
+        }
+        if let Some(name) = path.last_mut() {
+            if self.version == Version::Older {
+                let ending = format!(".generation-{}", self.generation);
+                name.truncate(200);
+                name.extend_from_slice(ending.as_bytes());
+            }
+            if self.confidence < Confidence::Likely {
+                name.truncate(240);
+                name.extend_from_slice(b".incomplete");
+            }
+        }
+        path
+    }
+}
+
+/// What came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BroughtBack {
+    /// Directories.
+    pub directories: u64,
+    /// Everything else.
+    pub files: u64,
 }
 
 /// A version of an inode in an old leaf.
@@ -139,7 +215,7 @@ struct Search<'s> {
     watch: &'s dyn Watch,
 }
 
-/// Finds deleted files.
+/// Finds deleted files and directories.
 ///
 /// # Errors
 /// Those of [`Patient::scan`].
@@ -224,7 +300,16 @@ impl Search<'_> {
                 let inode = InodeNumber(key.objectid);
                 let is_directory = item.mode & 0o170_000 == 0o040_000;
                 if is_directory {
-                    self.note_directory(tree, inode, record.generation, item, names);
+                    let is_gone = !names.directories.contains_key(&inode);
+                    // Without links its name is gone too. An earlier leaf has it.
+                    if is_gone && item.nlink > 0 {
+                        self.note_directory(tree, inode, record.generation, item, names);
+                        traces.push(Trace {
+                            inode,
+                            generation: record.generation,
+                            version: Version::Deleted,
+                        });
+                    }
                     continue;
                 }
                 let versions = seen.entry((key.objectid, item.generation)).or_default();
@@ -253,7 +338,7 @@ impl Search<'_> {
         traces
     }
 
-    /// Notes where a directory was, if it is not there any more.
+    /// Notes where a directory was that is not there any more.
     fn note_directory(
         &self,
         tree: TreeId,
@@ -262,9 +347,6 @@ impl Search<'_> {
         item: InodeItem,
         names: &mut Names,
     ) {
-        if names.directories.contains_key(&inode) {
-            return;
-        }
         let name = parts_of(self.nodes, tree, inode, generation)
             .and_then(|parts| parts.names.into_iter().next());
         let directory = Directory {
@@ -275,24 +357,27 @@ impl Search<'_> {
         names.directories.insert(inode, directory);
     }
 
-    /// What is left of a file.
+    /// What is left of a file or directory.
     fn look(&self, tree: TreeId, trace: &Trace, names: &Names) -> Option<Deleted> {
         let parts = parts_of(self.nodes, tree, trace.inode, trace.generation)?;
         let item = parts.item.as_ref()?;
+        let kind = DeletedKind::of(parts.kind())?;
         let (least, most) = self.options.size;
         let (first, last) = self.options.changed;
-        let is_wanted = parts.kind() == InodeKind::File
-            && (least..=most).contains(&item.size)
-            && (first..=last).contains(&item.mtime.seconds);
-        if !is_wanted {
+        let has_wanted_size = match kind {
+            DeletedKind::File => (least..=most).contains(&item.size),
+            _ => self.options.size == ANY_SIZE,
+        };
+        if !has_wanted_size || !(first..=last).contains(&item.mtime.seconds) {
             return None;
         }
-        let paths = names.paths(trace.inode, &parts.names, tree);
-        let path = paths.into_iter().find(|path| {
-            let text = [b"/", &path.join(&b'/')[..]].concat();
-            self.options.wanted.is_none_or(|wanted| wanted(&text))
-        })?;
-        let found = self.read(&parts, trace.generation, &mut |_, _| Ok(()));
+        let mut paths = names.paths(trace.inode, &parts.names, tree).into_iter();
+        let path = paths.find(|path| self.wants(path))?;
+        let found = match kind {
+            DeletedKind::File => self.read(&parts, trace.generation, &mut |_, _| Ok(())),
+            DeletedKind::Symlink if parts.link_text().is_none() => return None,
+            _ => Ok(Wholeness::default()),
+        };
         let found = found.unwrap_or_default();
         let bytes = |ranges: &[(u64, u64)]| {
             let lengths = ranges.iter().map(|(start, end)| end.saturating_sub(*start));
@@ -300,17 +385,34 @@ impl Search<'_> {
         };
         let (overwritten, unverified) = (bytes(&found.missing), bytes(&found.unverified));
         Some(Deleted {
+            kind,
             subvolume: tree,
             inode: trace.inode,
             generation: trace.generation,
             version: trace.version,
             path,
-            size: item.size,
+            size: match kind {
+                DeletedKind::File | DeletedKind::Symlink => item.size,
+                DeletedKind::Directory | DeletedKind::Special => 0,
+            },
             mtime: item.mtime,
             confidence: confidence(item.size, overwritten, unverified, found.zeros),
             overwritten,
             unverified,
             zeros: found.zeros,
+        })
+    }
+
+    /// Whether a path is wanted, or a directory that it lies in.
+    fn wants(&self, path: &[Vec<u8>]) -> bool {
+        let Some(wanted) = self.options.wanted else {
+            return true;
+        };
+        let mut text = Vec::new();
+        path.iter().any(|name| {
+            text.push(b'/');
+            text.extend_from_slice(name);
+            wanted(&text)
         })
     }
 
@@ -375,19 +477,18 @@ fn parts_of(
     found
 }
 
-/// Writes files that [`undelete`] found into a target, each under its path;
-/// those of other subvolumes than the top level in a directory for each. Returns how many were written; `tell` gets
-/// the error of those that were not.
+/// Writes what [`undelete`] found into a target, each at its
+/// [place](Deleted::place). `tell` gets the error of what was not written.
 ///
 /// # Errors
 /// [`RescueError::Stopped`], the target as a whole.
 pub fn bring_back(
     patient: &mut Patient,
-    files: &[Deleted],
+    found: &[Deleted],
     target: &mut dyn Target,
     watch: &dyn Watch,
     tell: &mut dyn FnMut(&Deleted, &io::Error),
-) -> Result<u64, RescueError> {
+) -> Result<BroughtBack, RescueError> {
     let chosen = choose(patient, &RestoreOptions::default(), watch)?;
     let nodes = patient.nodes();
     let facts = DataFacts::new(nodes, &chosen.forest);
@@ -398,52 +499,76 @@ pub fn bring_back(
         options: &options,
         watch,
     };
-    let mut count = 0_u64;
-    for file in files {
+    let mut brought = BroughtBack::default();
+    let mut directories = Vec::new();
+    for one in found {
         if watch.is_stopped() {
             return Err(RescueError::Stopped);
         }
-        match write(&search, file, target) {
-            Ok(Begun::Writes) => count = count.saturating_add(1),
-            Ok(Begun::Exists) => {}
+        match write(&search, one, target) {
+            Ok(Written::Directory(extras)) => directories.push((one, extras)),
+            Ok(Written::Made(Begun::Writes)) => brought.files = brought.files.saturating_add(1),
+            Ok(Written::Made(Begun::Exists)) => {}
             Err(error) => {
                 target.drop_file();
-                tell(file, &error);
+                tell(one, &error);
             }
         }
     }
+    // What is written into a directory changes its times, so it is finished
+    // after all that lies below it.
+    directories.sort_by_key(|(one, _)| std::cmp::Reverse(one.path.len()));
+    for (one, extras) in directories {
+        match target.finish_directory(&one.place(), &extras) {
+            Ok(()) => brought.directories = brought.directories.saturating_add(1),
+            Err(error) => tell(one, &error),
+        }
+    }
     target.finish().map_err(RescueError::Output)?;
-    Ok(count)
+    Ok(brought)
 }
 
-fn write(search: &Search<'_>, file: &Deleted, target: &mut dyn Target) -> io::Result<Begun> {
-    let parts = parts_of(search.nodes, file.subvolume, file.inode, file.generation);
-    let parts = parts.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+/// What [`write`] did.
+enum Written {
+    /// It made a directory. This is to be set when all is in it.
+    Directory(Extras),
+    /// It made something else.
+    Made(Begun),
+}
+
+fn write(search: &Search<'_>, one: &Deleted, target: &mut dyn Target) -> io::Result<Written> {
+    let missing = || io::Error::from(io::ErrorKind::NotFound);
+    let parts = parts_of(search.nodes, one.subvolume, one.inode, one.generation);
+    let parts = parts.ok_or_else(missing)?;
     let extras = Extras {
         attributes: parts.item.as_ref().map(Attributes::of),
         xattrs: parts.xattrs.clone(),
     };
-    let mut path = file.path.clone();
-    if file.subvolume != TreeId::FS {
-        path.insert(0, format!("subvolume-{}", file.subvolume).into_bytes());
-    }
-    if let Some(name) = path.last_mut() {
-        if file.version == Version::Older {
-            let ending = format!(".generation-{}", file.generation);
-            name.truncate(200);
-            name.extend_from_slice(ending.as_bytes());
+    let path = one.place();
+    let begun = match one.kind {
+        DeletedKind::Directory => {
+            target.directory(&path)?;
+            return Ok(Written::Directory(extras));
         }
-        if file.confidence < Confidence::Likely {
-            name.truncate(240);
-            name.extend_from_slice(b".incomplete");
+        DeletedKind::Symlink => {
+            let text = parts.link_text().ok_or_else(missing)?;
+            target.symlink(&path, &text, &extras)?
         }
-    }
-    if target.begin_file(&path, file.size, &extras)? == Begun::Exists {
-        return Ok(Begun::Exists);
-    }
-    search.read(&parts, file.generation, &mut |offset, data| {
-        target.write(offset, data)
-    })?;
-    target.end_file(&path, &extras)?;
-    Ok(Begun::Writes)
+        DeletedKind::Special => {
+            let of = parts.item.as_ref().and_then(Special::of);
+            let made = target.special(&path, of.ok_or_else(missing)?, &extras)?;
+            made.map_err(|LeftOut(why)| io::Error::other(why))?
+        }
+        DeletedKind::File => {
+            let begun = target.begin_file(&path, one.size, &extras)?;
+            if begun == Begun::Writes {
+                search.read(&parts, one.generation, &mut |offset, data| {
+                    target.write(offset, data)
+                })?;
+                target.end_file(&path, &extras)?;
+            }
+            begun
+        }
+    };
+    Ok(Written::Made(begun))
 }

@@ -1,15 +1,16 @@
 //! Deleted files and older versions come back with the confidence that they
 //! deserve.
 
-use butterfs::{BlockDevice, MemoryDevice, MountOptions, Volume};
+use butterfs::{BlockDevice, MemoryDevice, MountOptions, SetAttributes, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_rescue::{
-    Confidence, Deleted, DirectoryTarget, Patient, PatientOptions, Silent, UndeleteOptions,
-    Version, bring_back, undelete,
+    BroughtBack, Confidence, Deleted, DeletedKind, DirectoryTarget, Patient, PatientOptions,
+    Silent, UndeleteOptions, Version, bring_back, undelete,
 };
 use butterfs_testkit::content::content;
 use butterfs_testkit::judge::scratch_dir;
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 
 const FILES: u64 = 60;
@@ -109,7 +110,11 @@ fn what_was_deleted_comes_back() {
             panic!("{one:?}: {error}");
         },
     );
-    assert_eq!(written.unwrap(), again.len() as u64);
+    let expected = BroughtBack {
+        directories: 0,
+        files: again.len() as u64,
+    };
+    assert_eq!(written.unwrap(), expected);
     for file in (0..FILES).filter(|file| file % 2 == 1) {
         if names[&path(file)].confidence < Confidence::Likely {
             continue;
@@ -180,4 +185,103 @@ fn a_filter_is_kept() {
         ..UndeleteOptions::default()
     };
     assert!(found(&device, &none).is_empty());
+}
+
+/// A tree of which everything but the top is removed, with what is no regular
+/// file, and an empty directory.
+#[test]
+fn a_deleted_tree_comes_back_with_its_directories() {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    make(&*device, &MkfsOptions::default()).unwrap();
+    let volume = open(&device);
+    volume.create_dir_all("/home/project/src/deep").unwrap();
+    volume.create_dir_all("/home/project/empty").unwrap();
+    volume.create_dir_all("/home/other").unwrap();
+    let bytes = content(1, 50_000);
+    volume
+        .write_file("/home/project/src/deep/main.rs", &bytes)
+        .unwrap();
+    volume
+        .write_file("/home/other/file", &content(2, 9_000))
+        .unwrap();
+    volume
+        .symlink("deep/main.rs", "/home/project/src/link")
+        .unwrap();
+    let permissions = SetAttributes {
+        mode: Some(0o750),
+        ..SetAttributes::default()
+    };
+    volume
+        .set_attributes("/home/project/src", &permissions)
+        .unwrap();
+    volume
+        .set_xattr("/home/project/src", "user.why", b"a tree")
+        .unwrap();
+    volume.sync().unwrap();
+    volume.remove_dir_all("/home/project").unwrap();
+    volume.remove_file("/home/other/file").unwrap();
+    volume.sync().unwrap();
+    volume.close().unwrap();
+    drop(volume);
+
+    let wanted = |path: &[u8]| path.ends_with(b"/project");
+    let options = UndeleteOptions {
+        wanted: Some(&wanted),
+        ..UndeleteOptions::default()
+    };
+    let mut opened = patient(&device);
+    let all = undelete(&mut opened, &options, &Silent).unwrap();
+    let mut names: Vec<(String, DeletedKind)> =
+        all.iter().map(|one| (name_of(one), one.kind)).collect();
+    names.sort_by(|one, other| one.0.cmp(&other.0));
+    let expected = [
+        ("home/project", DeletedKind::Directory),
+        ("home/project/empty", DeletedKind::Directory),
+        ("home/project/src", DeletedKind::Directory),
+        ("home/project/src/deep", DeletedKind::Directory),
+        ("home/project/src/deep/main.rs", DeletedKind::File),
+        ("home/project/src/link", DeletedKind::Symlink),
+    ];
+    let expected: Vec<_> = expected.map(|(name, kind)| (name.to_owned(), kind)).into();
+    assert_eq!(names, expected);
+    assert!(all.iter().all(|one| one.confidence == Confidence::Certain));
+
+    let folder = scratch_dir();
+    let mut target = DirectoryTarget::new(folder.path()).unwrap();
+    let brought = bring_back(
+        &mut opened,
+        &all,
+        &mut target,
+        &Silent,
+        &mut |one, error| {
+            panic!("{one:?}: {error}");
+        },
+    );
+    let expected = BroughtBack {
+        directories: 4,
+        files: 2,
+    };
+    assert_eq!(brought.unwrap(), expected);
+    let project = folder.path().join("home/project");
+    assert!(std::fs::read(project.join("src/deep/main.rs")).unwrap() == bytes);
+    assert!(
+        std::fs::read_dir(project.join("empty"))
+            .unwrap()
+            .next()
+            .is_none()
+    );
+    let link = std::fs::read_link(project.join("src/link")).unwrap();
+    assert_eq!(link.to_str(), Some("deep/main.rs"));
+    let mode = std::fs::metadata(project.join("src"))
+        .unwrap()
+        .permissions();
+    assert_eq!(mode.mode() & 0o7777, 0o750);
+
+    let only_large = UndeleteOptions {
+        size: (10_000, u64::MAX),
+        ..UndeleteOptions::default()
+    };
+    let all = undelete(&mut patient(&device), &only_large, &Silent).unwrap();
+    let names: Vec<String> = all.iter().map(name_of).collect();
+    assert_eq!(names, ["home/project/src/deep/main.rs"]);
 }

@@ -1,4 +1,7 @@
-//! `butterfs undelete`: files that were deleted, and older versions of files.
+//! `butterfs undelete`: files and directories that were deleted, and older
+//! versions of files.
+
+mod browse;
 
 use crate::commands::find::like;
 use crate::dates::date;
@@ -7,22 +10,25 @@ use crate::patient::{PatientArguments, Showing};
 use crate::place::json;
 use crate::sizes;
 use butterfs_rescue::{
-    Confidence, Deleted, DirectoryTarget, Patient, ScanScope, UndeleteOptions, Version, bring_back,
-    undelete,
+    Confidence, Deleted, DeletedKind, DirectoryTarget, Patient, ScanScope, UndeleteOptions,
+    Version, bring_back, undelete,
 };
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Finds files that were deleted, and older versions of files, and brings them
-/// back into a directory. Never writes to the volume.
+/// Finds files and directories that were deleted, and older versions of files,
+/// and brings them back into a directory. Never writes to the volume.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs undelete disk.img                                what can be found, as a tree
   butterfs undelete --name '*.odt' --days 7 disk.img
   butterfs undelete --versions --path '/home/ann/*' disk.img
   butterfs undelete --name thesis.tex --to /mnt/saved disk.img
+  butterfs undelete --interactive --to /mnt/saved disk.img  look around, and choose
+
+A directory that matches --name or --path stands for all that was deleted below it.
 
 Each file has a confidence: `certain` if all bytes match checksums of its time, `likely` if its space is free but no checksums are left, `partly` if some of it is overwritten or reads as zeros, as after a discard (TRIM), `gone` if all of it is. Unmount the volume as soon as you miss a file: what is written since may lie on it.")]
 pub struct Undelete {
@@ -56,6 +62,9 @@ pub struct Undelete {
     /// Bring them back into this directory.
     #[arg(long, value_name = "DIRECTORY")]
     to: Option<PathBuf>,
+    /// Look around in what was found, and choose what comes back.
+    #[arg(short, long, requires = "to", conflicts_with = "json")]
+    interactive: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -91,6 +100,7 @@ struct FileFact {
     inode: u64,
     generation: u64,
     path: String,
+    kind: &'static str,
     version: &'static str,
     size: u64,
     changed: i64,
@@ -138,6 +148,11 @@ impl Undelete {
             let key = |of: &Deleted| (of.subvolume, of.path.clone(), of.generation);
             key(a).cmp(&key(b))
         });
+        if self.interactive {
+            return browse::browse(&found, &mut |chosen| {
+                self.bring_back(&mut patient, chosen, &showing)
+            });
+        }
         if self.json {
             json(&found.iter().map(fact).collect::<Vec<_>>())?;
         } else {
@@ -157,7 +172,15 @@ impl Undelete {
             note!("{}: {error}", path_of(file));
         });
         let written = written.map_err(|error| -> Failure { showing.failed(error) })?;
-        note!("{written} files are in {}", to.display());
+        let directories = match written.directories {
+            0 => String::new(),
+            count => format!(" and {count} directories"),
+        };
+        note!(
+            "{} files{directories} are in {}",
+            written.files,
+            to.display()
+        );
         match refused {
             0 => Ok(()),
             count => fail(format!("{count} files could not be written")),
@@ -176,6 +199,7 @@ fn fact(of: &Deleted) -> FileFact {
         inode: of.inode.get(),
         generation: of.generation.get(),
         path: path_of(of),
+        kind: of.kind.name(),
         version: match of.version {
             Version::Deleted => "deleted",
             Version::Older => "older",
@@ -226,10 +250,19 @@ fn tree(found: &[Deleted]) -> Done {
             (0, zeros) => format!(", {zeros} bytes read as zeros (discarded?)"),
             (lost, zeros) => format!(", {lost} bytes overwritten, {zeros} read as zeros"),
         };
+        let what = match file.kind {
+            DeletedKind::Directory => {
+                // What was deleted in it follows.
+                last = Some((subvolume, &file.path));
+                say!("{}{name}/", "  ".repeat(parents.len() + 1));
+                continue;
+            }
+            DeletedKind::File => format!("{} bytes", file.size),
+            kind => kind.name().to_owned(),
+        };
         say!(
-            "{}{name}  {} bytes, changed {}{version}: {}{lost}",
+            "{}{name}  {what}, changed {}{version}: {}{lost}",
             "  ".repeat(parents.len() + 1),
-            file.size,
             date(file.mtime.seconds),
             file.confidence.name()
         );
