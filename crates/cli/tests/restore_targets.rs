@@ -282,3 +282,77 @@ fn into_an_archive() {
         assert!(line.is_some(), "{kind} {rest}: {listed}");
     }
 }
+
+/// An attribute that fits into a node of the lost volume, and not into one of
+/// the new volume.
+#[test]
+fn an_attribute_that_the_target_does_not_take_is_named() {
+    let folder = Folder(tempfile::tempdir().expect("a directory"));
+    folder.run(&["mkfs", "-q", "-b", "256m", "disk.img"], 0);
+    folder.run(&["mkfs", "-q", "-b", "256m", "-n", "4096", "new.img"], 0);
+    let volume = Volume::open(folder.path("disk.img"), OpenOptions::default()).expect("a volume");
+    for name in ["/one", "/two"] {
+        volume
+            .write_file(name, &content(1, 70_000))
+            .expect("a file");
+        volume
+            .set_xattr(name, "user.small", b"x")
+            .expect("an attribute");
+    }
+    volume
+        .set_xattr("/one", "user.big", &content(2, 9_000))
+        .expect("an attribute");
+    volume.close().expect("it ends");
+    drop(volume);
+
+    let said = folder.run(&["restore", "-x", "disk.img", "new.img:/"], 1);
+    assert!(
+        said.contains("left out: one: its attribute user.big: "),
+        "{said}"
+    );
+    assert!(said.contains("1 attributes left out"), "{said}");
+    let volume = Volume::open(folder.path("new.img"), OpenOptions::default()).expect("a volume");
+    for name in ["/one", "/two"] {
+        assert!(volume.read_file(name).expect("a file") == content(1, 70_000));
+        let small = volume.xattr(name, "user.small").expect("an attribute");
+        assert_eq!(small.as_deref(), Some(&b"x"[..]), "{name}");
+    }
+    volume.close().expect("it ends");
+}
+
+/// The set-user-id bit is only for the owner that the file had.
+#[test]
+fn a_program_does_not_run_as_somebody_else() {
+    if !is_root() {
+        println!("skipped: another user needs root");
+        return;
+    }
+    let folder = Folder(tempfile::tempdir().expect("a directory"));
+    folder.run(&["mkfs", "-q", "-b", "256m", "disk.img"], 0);
+    let volume = Volume::open(folder.path("disk.img"), OpenOptions::default()).expect("a volume");
+    volume.write_file("/program", b"#!/bin/sh").expect("a file");
+    let set = SetAttributes {
+        mode: Some(0o4755),
+        ..SetAttributes::default()
+    };
+    volume.set_attributes("/program", &set).expect("a mode");
+    volume.close().expect("it ends");
+    drop(volume);
+    for (name, mode) in [("", 0o777), ("disk.img", 0o644)] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(folder.path(name), mode).expect("permissions");
+    }
+    let own = folder.path("butterfs");
+    fs::copy(BINARY, &own).expect("a copy");
+    for (user, expected) in [(0, 0o4755), (NOBODY, 0o755)] {
+        let saved = format!("saved-{user}");
+        let mut command = Command::new(&own);
+        command.current_dir(folder.0.path());
+        command.args(["restore", "-m", "disk.img", &saved]);
+        let output = command.uid(user).gid(user).output();
+        let output = output.expect("the program runs");
+        assert!(output.status.success(), "{}", support::said(&output));
+        let found = fs::metadata(folder.path(&saved).join("program")).expect("a file");
+        assert_eq!(found.mode() & 0o7777, expected, "{user}");
+    }
+}

@@ -65,8 +65,8 @@ pub use restore::{Outcome, RestoreOptions, Restored, Tell, Wanted, restore};
 pub use roots::{Candidate, RootSource};
 pub use survey::{CandidateFacts, Survey, SurveyOptions, TreeFacts, survey};
 pub use target::{
-    Attributes, Begun, DirectoryTarget, Extras, LeftOut, Special, SpecialKind, TarTarget, Target,
-    TargetPath,
+    Attributes, Begun, DirectoryTarget, Extras, LeftOut, RefusedAttribute, Special, SpecialKind,
+    TarTarget, Target, TargetPath,
 };
 pub use undelete::{
     BroughtBack, Confidence, Deleted, DeletedKind, UndeleteOptions, Version, bring_back, undelete,

@@ -85,6 +85,13 @@ pub enum Outcome {
     Special,
     /// The target cannot hold such a thing.
     LeftOut(&'static str),
+    /// It is there, but the target did not take one of its extended attributes.
+    WithoutAttribute {
+        /// Name of the attribute.
+        name: Vec<u8>,
+        /// What the target says.
+        why: String,
+    },
     /// The target refused it.
     Failed(String),
 }
@@ -118,6 +125,8 @@ pub struct Restored {
     pub special: u64,
     /// What the target cannot hold.
     pub left_out: u64,
+    /// Extended attributes that the target did not take.
+    pub attributes_left_out: u64,
     /// Symbolic links.
     pub symlinks: u64,
     /// Directories.
@@ -137,6 +146,7 @@ impl Restored {
             && self.lost == 0
             && self.failed == 0
             && self.left_out == 0
+            && self.attributes_left_out == 0
             && self.gaps == 0
     }
 }
@@ -462,8 +472,20 @@ impl Run<'_> {
             if let Err(error) = self.target.finish_directory(path, extras) {
                 self.fail(path, &error)?;
             }
+            self.tell_refused(path);
         }
         Ok(())
+    }
+
+    /// Tells which extended attributes of a path the target did not take.
+    fn tell_refused(&mut self, path: &[Vec<u8>]) {
+        for refused in self.target.take_refused() {
+            let count = &mut self.restored.attributes_left_out;
+            *count = count.saturating_add(1);
+            let why = refused.error.to_string();
+            let name = refused.name;
+            (self.tell)(path, &Outcome::WithoutAttribute { name, why });
+        }
     }
 
     /// Notes what the target refused, or fails if it refuses everything.
@@ -523,6 +545,7 @@ impl Run<'_> {
             }
             Ok(None) => return Ok(()),
             Ok(Some(written)) => {
+                self.tell_refused(&written);
                 for path in others {
                     let path = renamed(path, &written, first);
                     if let Err(error) = self.target.link(&path, &written) {

@@ -126,6 +126,15 @@ pub enum Begun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftOut(pub &'static str);
 
+/// An extended attribute that a target did not take.
+#[derive(Debug)]
+pub struct RefusedAttribute {
+    /// Its name.
+    pub name: Vec<u8>,
+    /// What the target says.
+    pub error: io::Error,
+}
+
 /// Takes files. Paths never leave it.
 pub trait Target {
     /// Makes a directory, and those above it. It may be there.
@@ -187,6 +196,12 @@ pub trait Target {
     /// # Errors
     /// What the system says.
     fn link(&mut self, path: &TargetPath, old: &TargetPath) -> io::Result<Begun>;
+
+    /// Extended attributes that were not taken since the last call, of files and
+    /// directories that are there all the same.
+    fn take_refused(&mut self) -> Vec<RefusedAttribute> {
+        Vec::new()
+    }
 
     /// Ends everything.
     ///

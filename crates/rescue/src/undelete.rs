@@ -478,7 +478,8 @@ fn parts_of(
 }
 
 /// Writes what [`undelete`] found into a target, each at its
-/// [place](Deleted::place). `tell` gets the error of what was not written.
+/// [place](Deleted::place). `tell` gets the error of what was not written,
+/// or not with all its extended attributes.
 ///
 /// # Errors
 /// [`RescueError::Stopped`], the target as a whole.
@@ -514,6 +515,7 @@ pub fn bring_back(
                 tell(one, &error);
             }
         }
+        tell_refused(target, one, tell);
     }
     // What is written into a directory changes its times, so it is finished
     // after all that lies below it.
@@ -523,9 +525,22 @@ pub fn bring_back(
             Ok(()) => brought.directories = brought.directories.saturating_add(1),
             Err(error) => tell(one, &error),
         }
+        tell_refused(target, one, tell);
     }
     target.finish().map_err(RescueError::Output)?;
     Ok(brought)
+}
+
+fn tell_refused(
+    target: &mut dyn Target,
+    one: &Deleted,
+    tell: &mut dyn FnMut(&Deleted, &io::Error),
+) {
+    for refused in target.take_refused() {
+        let name = String::from_utf8_lossy(&refused.name);
+        let error = format!("its attribute {name}: {}", refused.error);
+        tell(one, &io::Error::new(refused.error.kind(), error));
+    }
 }
 
 /// What [`write`] did.

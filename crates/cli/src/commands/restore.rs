@@ -122,6 +122,7 @@ struct Summary {
     failed: u64,
     special_files: u64,
     left_out: u64,
+    attributes_left_out: u64,
     symlinks: u64,
     directories: u64,
     bytes: u64,
@@ -269,6 +270,10 @@ impl Restore {
             Outcome::Exists => Some(format!("{path}: is there already")),
             Outcome::Special => Some(format!("{path}: a device, pipe or socket; -S restores it")),
             Outcome::LeftOut(why) => Some(format!("left out: {path}: {why}")),
+            Outcome::WithoutAttribute { name, why } => {
+                let name = String::from_utf8_lossy(name);
+                Some(format!("left out: {path}: its attribute {name}: {why}"))
+            }
             Outcome::Unverified(found) if found.may_be_older => {
                 Some(format!("{path}: may be of an earlier time"))
             }
@@ -350,6 +355,7 @@ fn sentence(of: &Restored, is_dry: bool) -> String {
         (of.existing, "there already"),
         (of.failed, "refused by the target"),
         (of.left_out, "left out"),
+        (of.attributes_left_out, "attributes left out"),
     ];
     for (count, what) in parts.iter().filter(|(count, _)| *count > 0) {
         text.push_str(&format!(", {count} {what}"));
@@ -378,6 +384,7 @@ const fn summary(of: &Restored) -> Summary {
         failed: of.failed,
         special_files: of.special,
         left_out: of.left_out,
+        attributes_left_out: of.attributes_left_out,
         symlinks: of.symlinks,
         directories: of.directories,
         bytes: of.bytes,

@@ -7,7 +7,9 @@
 //! A file gets its name only when it is complete. A restore that was cut short
 //! and is repeated therefore knows what it need not do again.
 
-use super::{Attributes, Begun, Extras, LeftOut, Special, SpecialKind, Target, TargetPath};
+use super::{
+    Attributes, Begun, Extras, LeftOut, RefusedAttribute, Special, SpecialKind, Target, TargetPath,
+};
 use rustix::fs::{
     self, AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags,
 };
@@ -37,6 +39,7 @@ pub struct DirectoryTarget {
     /// The directory that was used last.
     last: Option<(Vec<Vec<u8>>, OwnedFd)>,
     open: Option<(Vec<Vec<u8>>, File, u64)>,
+    refused: Vec<RefusedAttribute>,
 }
 
 fn name(bytes: &[u8]) -> io::Result<CString> {
@@ -60,6 +63,7 @@ impl DirectoryTarget {
             on_existing: OnExisting::Keep,
             last: None,
             open: None,
+            refused: Vec::new(),
         })
     }
 
@@ -112,33 +116,76 @@ impl DirectoryTarget {
     }
 }
 
-fn set_attributes(file: impl AsFd, extras: &Extras) -> io::Result<()> {
-    for (key, value) in &extras.xattrs {
-        let Ok(key) = CString::new(key.as_slice()) else {
-            continue;
+/// Whether the host may refuse an attribute without a loss that must be named:
+/// attributes of the system need rights, and some belong to one file system
+/// alone. What users have written, and access control lists, are not among them.
+fn is_no_loss(name: &[u8], error: Errno) -> bool {
+    let of_system: [&[u8]; 3] = [b"trusted.", b"security.", b"btrfs."];
+    let is_of_system = of_system.iter().any(|prefix| name.starts_with(prefix));
+    is_of_system && matches!(error, Errno::PERM | Errno::ACCESS | Errno::NOTSUP)
+}
+
+/// Sets extended attributes, and returns those that the host refuses.
+///
+/// # Errors
+/// The host has no more space, which it says of an attribute too that is only
+/// too large, or cannot be written.
+fn set_xattrs(
+    extras: &Extras,
+    set: impl Fn(&CString, &[u8]) -> Result<(), Errno>,
+) -> io::Result<Vec<RefusedAttribute>> {
+    let mut refused = Vec::new();
+    for (name, value) in &extras.xattrs {
+        let done = match CString::new(name.as_slice()) {
+            Ok(key) => set(&key, value),
+            Err(_) => Err(Errno::INVAL),
         };
-        match fs::fsetxattr(&file, &key, value, XattrFlags::empty()) {
-            // The host may not have such attributes, or not let us set them.
-            Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::INVAL | Errno::NOSPC) => {}
-            Err(error) => return Err(error.into()),
+        match done {
+            Ok(()) => {}
+            Err(error @ (Errno::IO | Errno::ROFS | Errno::DQUOT)) => return Err(error.into()),
+            Err(error) if is_no_loss(name, error) => {}
+            // A file system that is full says so for the next file.
+            Err(error) => refused.push(RefusedAttribute {
+                name: name.clone(),
+                error: error.into(),
+            }),
         }
     }
+    Ok(refused)
+}
+
+fn set_attributes(file: impl AsFd, extras: &Extras) -> io::Result<Vec<RefusedAttribute>> {
+    let refused = set_xattrs(extras, |key, value| {
+        fs::fsetxattr(&file, key, value, XattrFlags::empty())
+    })?;
     let Some(attributes) = extras.attributes else {
-        return Ok(());
+        return Ok(refused);
     };
     let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
-    match fs::fchown(&file, Some(uid), Some(gid)) {
-        Ok(()) | Err(Errno::PERM) => {}
+    let has_owner = match fs::fchown(&file, Some(uid), Some(gid)) {
+        Ok(()) => true,
+        Err(Errno::PERM) => false,
         Err(error) => return Err(error.into()),
-    }
-    fs::fchmod(&file, Mode::from_raw_mode(attributes.permissions))?;
-    fs::futimens(&file, &times(&attributes))?;
-    Ok(())
+    };
+    fs::fchmod(&file, mode(attributes, has_owner))?;
+    fs::futimens(&file, &times(attributes))?;
+    Ok(refused)
+}
+
+/// Permissions. A program that ran as its owner must not run as somebody else,
+/// who got the file in place of its owner.
+fn mode(attributes: Attributes, has_owner: bool) -> Mode {
+    let bits = if has_owner { 0o7777 } else { 0o1777 };
+    Mode::from_raw_mode(attributes.permissions & bits)
 }
 
 /// Sets what belongs to a link, a device, a pipe or a socket. It is not opened:
 /// that would follow the link, or wait for somebody.
-fn set_beside(directory: &OwnedFd, name: &CString, extras: &Extras) -> io::Result<()> {
+fn set_beside(
+    directory: &OwnedFd,
+    name: &CString,
+    extras: &Extras,
+) -> io::Result<Vec<RefusedAttribute>> {
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     if let Some(attributes) = &extras.attributes {
         let (uid, gid) = (Uid::from_raw(attributes.uid), Gid::from_raw(attributes.gid));
@@ -146,24 +193,17 @@ fn set_beside(directory: &OwnedFd, name: &CString, extras: &Extras) -> io::Resul
     }
     let below = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     let path = CString::new([&below, name.as_bytes()].concat())?;
-    for (key, value) in &extras.xattrs {
-        let Ok(key) = CString::new(key.as_slice()) else {
-            continue;
-        };
-        match fs::lsetxattr(&path, &key, value, XattrFlags::empty()) {
-            // As for files. Without /proc there is no way to set them.
-            Ok(()) | Err(Errno::NOTSUP | Errno::PERM | Errno::INVAL | Errno::NOSPC) => {}
-            Err(Errno::NOENT) => break,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    if let Some(attributes) = &extras.attributes {
+    // Without /proc there is no way to set them: ENOENT.
+    let refused = set_xattrs(extras, |key, value| {
+        fs::lsetxattr(&path, key, value, XattrFlags::empty())
+    })?;
+    if let Some(attributes) = extras.attributes {
         fs::utimensat(directory, name, &times(attributes), flags)?;
     }
-    Ok(())
+    Ok(refused)
 }
 
-fn times(attributes: &Attributes) -> Timestamps {
+fn times(attributes: Attributes) -> Timestamps {
     let time = |of: butterfs_format::item::inode::Timespec| Timespec {
         tv_sec: of.seconds,
         tv_nsec: i64::from(of.nanoseconds.min(999_999_999)),
@@ -181,7 +221,9 @@ impl Target for DirectoryTarget {
 
     fn finish_directory(&mut self, path: &TargetPath, extras: &Extras) -> io::Result<()> {
         let directory = self.open_directory(path)?;
-        set_attributes(directory, extras)
+        let refused = set_attributes(directory, extras)?;
+        self.refused.extend(refused);
+        Ok(())
     }
 
     fn needs_name_first(&self) -> bool {
@@ -217,7 +259,8 @@ impl Target for DirectoryTarget {
         if extras.attributes.is_none() {
             fs::fchmod(&file, Mode::from_raw_mode(0o644))?;
         }
-        set_attributes(&file, extras)?;
+        let refused = set_attributes(&file, extras)?;
+        self.refused.extend(refused);
         let (directory, name) = self.place(path)?;
         fs::renameat(&directory, &CString::new(PART)?, &directory, &name)?;
         Ok(())
@@ -239,7 +282,7 @@ impl Target for DirectoryTarget {
         }
         let _ = fs::unlinkat(&directory, &name, AtFlags::empty());
         fs::symlinkat(&CString::new(text)?, &directory, &name)?;
-        set_beside(&directory, &name, extras)?;
+        self.refused.extend(set_beside(&directory, &name, extras)?);
         Ok(Begun::Writes)
     }
 
@@ -272,11 +315,11 @@ impl Target for DirectoryTarget {
             }
             Err(error) => return Err(error.into()),
         }
-        set_beside(&directory, &name, extras)?;
+        self.refused.extend(set_beside(&directory, &name, extras)?);
         // Owners take set-id bits away. The name was made just now: it is no
         // link.
-        if let Some(attributes) = &extras.attributes {
-            let mode = Mode::from_raw_mode(attributes.permissions);
+        if let Some(attributes) = extras.attributes {
+            let mode = mode(attributes, true);
             fs::chmodat(&directory, &name, mode, AtFlags::empty())?;
             let flags = AtFlags::SYMLINK_NOFOLLOW;
             fs::utimensat(&directory, &name, &times(attributes), flags)?;
@@ -299,6 +342,10 @@ impl Target for DirectoryTarget {
             AtFlags::empty(),
         )?;
         Ok(Begun::Writes)
+    }
+
+    fn take_refused(&mut self) -> Vec<RefusedAttribute> {
+        std::mem::take(&mut self.refused)
     }
 
     fn finish(&mut self) -> io::Result<()> {

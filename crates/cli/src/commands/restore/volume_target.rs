@@ -11,7 +11,9 @@ use butterfs::{
     FileType, FsError, Inode, InodeId, NewInode, OpenOptions, Owner, SetAttributes, SetMode,
     SetTime, Volume,
 };
-use butterfs_rescue::{Begun, Extras, LeftOut, Special, SpecialKind, Target, TargetPath};
+use butterfs_rescue::{
+    Begun, Extras, LeftOut, RefusedAttribute, Special, SpecialKind, Target, TargetPath,
+};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -27,6 +29,7 @@ pub struct VolumeTarget {
     last: Option<(Vec<Vec<u8>>, InodeId)>,
     /// The file that is being written, and its size.
     open: Option<(Arc<Inode>, u64)>,
+    refused: Vec<RefusedAttribute>,
 }
 
 /// As an error of a target. The kind says whether the target as a whole failed.
@@ -57,6 +60,7 @@ impl VolumeTarget {
             replaces,
             last: None,
             open: None,
+            refused: Vec::new(),
         })
     }
 
@@ -129,9 +133,11 @@ impl VolumeTarget {
         let files = self.volume.files();
         let inode = files.create_unnamed(parent, new).map_err(failed)?;
         files.pin(&inode);
-        let named = self
-            .metadata(&inode, extras)
-            .and_then(|()| self.name(&inode, parent, name));
+        let named = self.metadata(&inode, extras).and_then(|refused| {
+            self.name(&inode, parent, name)?;
+            self.refused.extend(refused);
+            Ok(())
+        });
         // Without a name, this removes it.
         let unpinned = self.volume.files().unpin(&inode, 1);
         named?;
@@ -139,7 +145,9 @@ impl VolumeTarget {
         Ok(Begun::Writes)
     }
 
-    fn metadata(&self, inode: &Inode, extras: &Extras) -> io::Result<()> {
+    /// Sets what belongs to an inode. Gives the attributes that the volume does
+    /// not take: of a namespace that nobody knows, or too large for its nodes.
+    fn metadata(&self, inode: &Inode, extras: &Extras) -> io::Result<Vec<RefusedAttribute>> {
         let files = self.volume.files();
         let is_link = files.attributes(inode.id).map_err(failed)?.mode & libc::S_IFMT;
         let is_link = is_link == libc::S_IFLNK;
@@ -152,11 +160,18 @@ impl VolumeTarget {
             };
             files.set_attributes(inode, &set).map_err(failed)?;
         }
+        let mut refused = Vec::new();
         for (name, value) in &extras.xattrs {
-            match files.set_xattr(inode, name, value, SetMode::Any) {
-                // Of a namespace that nobody knows.
-                Ok(()) | Err(FsError::NotSupported(_)) => {}
-                Err(error) => return Err(failed(error)),
+            let set = files.set_xattr(inode, name, value, SetMode::Any);
+            // Its number is that of a full volume.
+            let is_too_large = matches!(set, Err(FsError::AttributeTooLarge { .. }));
+            match set.map_err(failed) {
+                Ok(()) => {}
+                Err(error) if !is_too_large && is_of_volume(&error) => return Err(error),
+                Err(error) => refused.push(RefusedAttribute {
+                    name: name.clone(),
+                    error,
+                }),
             }
         }
         if let Some(wanted) = extras.attributes {
@@ -167,8 +182,18 @@ impl VolumeTarget {
             };
             files.set_attributes(inode, &times).map_err(failed)?;
         }
-        Ok(())
+        Ok(refused)
     }
+}
+
+/// Whether the volume as a whole cannot take anything more.
+fn is_of_volume(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::ReadOnlyFilesystem
+    ) || error.raw_os_error() == Some(libc::EIO)
 }
 
 /// Who makes an inode until its owner is set.
@@ -187,7 +212,9 @@ impl Target for VolumeTarget {
     fn finish_directory(&mut self, path: &TargetPath, extras: &Extras) -> io::Result<()> {
         let directory = self.directory_at(path)?;
         let inode = self.volume.files().inode(directory).map_err(failed)?;
-        self.metadata(&inode, extras)
+        let refused = self.metadata(&inode, extras)?;
+        self.refused.extend(refused);
+        Ok(())
     }
 
     fn needs_name_first(&self) -> bool {
@@ -218,7 +245,8 @@ impl Target for VolumeTarget {
         let (inode, size) = self.open.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let files = self.volume.files();
         files.truncate(inode, *size).map_err(failed)?;
-        self.metadata(inode, extras)?;
+        let refused = self.metadata(inode, extras)?;
+        self.refused.extend(refused);
         self.name(inode, parent, name)?;
         self.drop_file();
         Ok(())
@@ -265,6 +293,10 @@ impl Target for VolumeTarget {
         let inode = files.inode(there.inode).map_err(failed)?;
         self.name(&inode, parent, name)?;
         Ok(Begun::Writes)
+    }
+
+    fn take_refused(&mut self) -> Vec<RefusedAttribute> {
+        std::mem::take(&mut self.refused)
     }
 
     fn finish(&mut self) -> io::Result<()> {
