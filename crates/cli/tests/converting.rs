@@ -3,7 +3,7 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::process::Command;
 use support::{Bench, said};
 
@@ -108,5 +108,60 @@ fn options_of_btrfs_convert() {
         bench
             .run(&["convert", "-O", "list-all"])
             .contains("free-space-tree")
+    );
+}
+
+/// The old file system is only read, and the new volume has everything.
+#[test]
+fn into_a_new_file_and_compressed() {
+    let bench = bench();
+    let before = fs::read(bench.path("disk.img")).unwrap();
+    bench.run(&["convert", "--to", "new.img", "disk.img"]);
+    assert!(before == fs::read(bench.path("disk.img")).unwrap());
+    let new = fs::metadata(bench.path("new.img")).unwrap();
+    assert_eq!(new.len(), before.len() as u64);
+    assert!(new.blocks() * 512 < 32 << 20, "it is sparse");
+    bench.run(&["check", "--check-data-csum", "new.img"]);
+    assert_eq!(bench.run(&["cat", "new.img:/small"]), "small\n");
+    // The copy has a way back, too.
+    bench.run(&["convert", "-r", "--dry-run", "new.img"]);
+
+    let refused = bench.try_run(&["convert", "--to", "new.img", "disk.img"]);
+    assert!(!refused.status.success());
+    assert!(said(&refused).contains("new.img"), "{}", said(&refused));
+    let refused = bench.try_run(&["convert", "--compress", "zstd", "disk.img"]);
+    assert!(
+        said(&refused).contains("--to or --finish"),
+        "{}",
+        said(&refused)
+    );
+    // What is refused leaves no file.
+    fs::write(bench.path("none.img"), vec![0; 8 << 20]).unwrap();
+    let refused = bench.try_run(&["convert", "--to", "more.img", "none.img"]);
+    assert!(!refused.status.success());
+    assert!(!bench.path("more.img").exists());
+    assert!(before == fs::read(bench.path("disk.img")).unwrap());
+
+    let told = bench.run(&["convert", "--finish", "--compress", "zstd:9", "new.img"]);
+    assert!(told.contains("there is no way back"), "{told}");
+    bench.run(&["check", "--check-data-csum", "new.img"]);
+    assert_eq!(
+        bench.run(&["cat", "new.img:/notes.txt"]),
+        "notes\n".repeat(5000)
+    );
+    assert!(!bench.run(&["ls", "new.img"]).contains("ext2_saved"));
+    let inspected = bench.run(&["inspect", "dump-tree", "-t", "5", "new.img"]);
+    assert!(inspected.contains("zstd"), "{inspected}");
+    let refused = bench.try_run(&["convert", "-r", "new.img"]);
+    assert!(
+        said(&refused).contains("no subvolume ext2_saved"),
+        "{}",
+        said(&refused)
+    );
+    let refused = bench.try_run(&["convert", "--finish", "new.img"]);
+    assert!(
+        said(&refused).contains("no subvolume ext2_saved"),
+        "{}",
+        said(&refused)
     );
 }

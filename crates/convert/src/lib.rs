@@ -28,6 +28,7 @@
 
 mod content;
 mod convert;
+mod copy;
 mod decide;
 mod error;
 mod extents;
@@ -48,6 +49,7 @@ mod trees;
 mod volume;
 
 pub use convert::{Converted, convert, plan};
+pub use copy::copy_used;
 pub use error::{ConvertError, InTheWay};
 pub use options::{Attributes, DataSums, Inline, Label, Options, Step, Unwatched, Watch};
 pub use rollback::{RolledBack, rollback, verify_rollback};

@@ -95,6 +95,8 @@ impl Default for Options {
 /// What a conversion is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// Copying what the old file system uses to another device; in bytes.
+    Copying,
     /// Reading names and inodes; counted in inodes.
     Reading,
     /// Writing files' items; counted in inodes.

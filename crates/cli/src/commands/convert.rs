@@ -2,22 +2,26 @@
 //!
 //! Owns the options and what is said. The crate `convert` does the work.
 
+mod finish;
+
 use crate::fail::{Context, Done, Failure, fail};
 use crate::interrupt::Interrupt;
 use crate::meter::Meter;
 use crate::patient::shell;
 use crate::sizes;
+use butterfs::Method;
 use butterfs_admin::mkfs::{DefaultState, FEATURES, FeatureBit, FeatureSet};
 use butterfs_convert::{
     Attributes, ConvertError, Converted, DataSums, Inline, Label, Options, Step, Watch, convert,
-    plan, rollback, verify_rollback,
+    copy_used, plan, rollback, verify_rollback,
 };
 use butterfs_device::{Access, BlockDevice, FileDevice};
 use butterfs_format::ChecksumType;
 use butterfs_format::features::CompatRo;
 use butterfs_format::item::inode::Timespec;
 use clap::Args;
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -33,8 +37,9 @@ use uuid::Uuid;
 #[command(after_help = "Examples:
   butterfs convert --dry-run /dev/sdx1    says what it would take and what would be lost
   butterfs convert -L /dev/sdx1           the label stays
+  butterfs convert --to new.img --compress zstd old.img   a new image; the old one stays
   butterfs convert -r /dev/sdx1           back to ext4; changes since then are lost
-  butterfs subvolume delete /mnt/ext2_saved    there is no way back then, but more space
+  butterfs convert --finish /dev/sdx1     there is no way back then, but more space
 
 docs/convert.md is the page to read before.")]
 pub struct Convert {
@@ -60,6 +65,18 @@ pub struct Convert {
     /// lost.
     #[arg(short = 'r', long, conflicts_with_all = ["no_datasum", "no_xattr", "no_inline", "nodesize", "features", "label", "copy_label", "uuid"])]
     rollback: bool,
+    /// Leave the device as it is, and make the volume in this file, which must
+    /// not be there. It is as large as the device, and sparse.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rollback", "finish"])]
+    to: Option<PathBuf>,
+    /// Delete the saved image of the old file system in a volume that was
+    /// converted, which is not mounted. There is no way back then.
+    #[arg(long, conflicts_with_all = ["no_datasum", "no_xattr", "no_inline", "nodesize", "features", "rollback", "label", "copy_label", "uuid", "dry_run"])]
+    finish: bool,
+    /// With --to or --finish: delete the saved image and compress all files, by
+    /// zlib, lzo or zstd, with a level as in zstd:9.
+    #[arg(long, value_name = "ALGORITHM[:LEVEL]", value_parser = method)]
+    compress: Option<Method>,
     /// Label of the volume (default: none).
     #[arg(short = 'l', long, conflicts_with = "copy_label")]
     label: Option<String>,
@@ -115,7 +132,8 @@ impl Showing {
 impl Watch for Showing {
     fn progress(&self, step: Step, done: u64, total: u64) {
         // Inodes are fast; bytes take the time.
-        if !matches!(step, Step::Checksums | Step::Comparing) || total == 0 {
+        let is_of_bytes = matches!(step, Step::Copying | Step::Checksums | Step::Comparing);
+        if !is_of_bytes || total == 0 {
             return;
         }
         if let Some(meter) = &self.meter
@@ -143,7 +161,16 @@ impl Convert {
         let Some(path) = &self.device else {
             return fail("no file or device given; see `butterfs convert --help`");
         };
-        let access = match self.dry_run {
+        if self.compress.is_some() && self.to.is_none() && !self.finish {
+            return fail(
+                "--compress goes with --to or --finish: a conversion in place leaves data where \
+                 they are",
+            );
+        }
+        if self.finish {
+            return finish::finish(path, self.compress, self.quiet);
+        }
+        let access = match self.dry_run || self.to.is_some() {
             true => Access::ReadOnly,
             false => Access::ReadWrite,
         };
@@ -179,6 +206,9 @@ impl Convert {
                 }
             };
         }
+        if let Some(to) = self.to.as_ref().filter(|_| !self.dry_run) {
+            return self.convert_to(to, (path, &device), &options, &showing);
+        }
         let converted = match self.dry_run {
             true => plan(&device, &options, &showing),
             false => convert(&device, &options, &showing),
@@ -191,7 +221,38 @@ impl Convert {
         }
     }
 
-    fn tell(&self, converted: &Converted, path: &std::path::Path) -> Done {
+    /// Converts a copy of the file system in a new file.
+    fn convert_to(
+        &self,
+        to: &Path,
+        (path, device): (&Path, &Arc<dyn BlockDevice>),
+        options: &Options,
+        showing: &Showing,
+    ) -> Done {
+        // What is refused is refused before anything is copied.
+        let planned = plan(device, options, showing);
+        planned.map_err(|error| showing.failed(error).at(path.display()))?;
+        let made = File::options().write(true).create_new(true).open(to);
+        let made = made.and_then(|file| file.set_len(device.size()));
+        made.context(to.display())?;
+        let done = copied(to, device, options, showing).and_then(|converted| {
+            showing.end();
+            if !self.quiet {
+                self.tell(&converted, to)?;
+            }
+            match self.compress {
+                None => Ok(()),
+                method => finish::finish(to, method, self.quiet),
+            }
+        });
+        if done.is_err() {
+            // It holds nothing that is not in the source.
+            std::fs::remove_file(to).context(to.display())?;
+        }
+        done
+    }
+
+    fn tell(&self, converted: &Converted, path: &Path) -> Done {
         let uuid = Uuid::from_bytes(converted.uuid);
         if converted.was_begun {
             say!("A conversion that was cut short is ended: Btrfs volume {uuid}.");
@@ -267,6 +328,25 @@ impl Convert {
         }
         Ok(options)
     }
+}
+
+/// Copies a file system into a file, and converts it there.
+fn copied(
+    to: &Path,
+    from: &Arc<dyn BlockDevice>,
+    options: &Options,
+    showing: &Showing,
+) -> Result<Converted, Failure> {
+    let device = FileDevice::open(to, Access::ReadWrite).context(to.display())?;
+    let device: Arc<dyn BlockDevice> = Arc::new(device);
+    copy_used(from, &*device, showing)
+        .and_then(|_| convert(&device, options, showing))
+        .map_err(|error| showing.failed(error).at(to.display()))
+}
+
+fn method(text: &str) -> Result<Method, String> {
+    let parsed = Method::parse(text).flatten();
+    parsed.ok_or_else(|| format!("`{text}` is none of zlib, lzo and zstd"))
 }
 
 fn now() -> Timespec {
