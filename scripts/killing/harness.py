@@ -9,7 +9,8 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BUTTERFS = os.environ.get("BUTTERFS", f"{HERE}/target/release/butterfs")
+TARGET = os.environ.get("CARGO_TARGET_DIR", f"{HERE}/target")
+BUTTERFS = os.environ.get("BUTTERFS", f"{TARGET}/release/butterfs")
 
 
 class Fault(Exception):
