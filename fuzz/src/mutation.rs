@@ -36,7 +36,7 @@ struct Image<'b> {
 }
 
 /// Numbers around which things break.
-fn interesting(tape: &mut Tape<'_>, old: u64) -> u64 {
+pub(crate) fn interesting(tape: &mut Tape<'_>, old: u64) -> u64 {
     match tape.u8() % 12 {
         0 => 0,
         1 => u64::MAX - u64::from(tape.u8()),
@@ -53,13 +53,13 @@ fn interesting(tape: &mut Tape<'_>, old: u64) -> u64 {
     }
 }
 
-fn get(bytes: &[u8], at: usize, width: usize) -> u64 {
+pub(crate) fn get(bytes: &[u8], at: usize, width: usize) -> u64 {
     let mut out = [0; 8];
     out[..width].copy_from_slice(&bytes[at..at + width]);
     u64::from_le_bytes(out)
 }
 
-fn put(bytes: &mut [u8], at: usize, width: usize, value: u64) {
+pub(crate) fn put(bytes: &mut [u8], at: usize, width: usize, value: u64) {
     bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
 }
 

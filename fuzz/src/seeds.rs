@@ -180,6 +180,20 @@ impl Seeds {
         Ok(())
     }
 
+    /// Each image, whole and with one change of each width and kind.
+    fn conversions(&self) -> io::Result<()> {
+        for kind in 0..u8::try_from(crate::targets::convert::KINDS.len()).expect("few") {
+            self.put("convert", &format!("{kind}-whole"), &[kind])?;
+            for at in 0..96_u8 {
+                let near = if at % 3 == 0 { 128 } else { at };
+                let number = at.wrapping_mul(37);
+                let data = [kind, near, number, at, 0, 0, at, number, at % 12, number];
+                self.put("convert", &format!("{kind}-{at}"), &data)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Each command on each volume, whole and with a mutation of each kind.
     fn commands(&self) -> io::Result<()> {
         let commands = u8::try_from(crate::commands::ALL.len()).expect("few");
@@ -249,5 +263,6 @@ pub fn write(root: &Path) -> io::Result<()> {
     seeds.images()?;
     seeds.operations()?;
     seeds.commands()?;
+    seeds.conversions()?;
     seeds.put("canary", "nothing", b"nothing")
 }

@@ -138,6 +138,7 @@
 mod clone_tree;
 mod error;
 mod file;
+mod finish_conversion;
 mod held;
 mod members;
 mod mount_options;

@@ -6,6 +6,7 @@ pub mod canary;
 pub mod chunks;
 pub mod commands;
 pub mod compression;
+pub mod convert;
 pub mod fuse_request;
 pub mod image;
 pub mod items;

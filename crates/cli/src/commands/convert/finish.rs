@@ -1,18 +1,12 @@
 //! The end of a conversion: the saved image of the old file system goes, and
 //! the files may be compressed.
 
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Context, Done, Failure};
 use crate::patient::shell;
 use crate::sizes::human;
-use butterfs::{
-    Cleaning, Defragment, FsError, InodeId, Method, OpenOptions, Recompress, Sharing, Usage,
-    Volume, Walk,
-};
-use std::collections::HashSet;
+use butterfs::{Error, Method, OpenOptions, Usage, Volume};
 use std::path::Path;
 
-/// Where a conversion keeps the old file system.
-const SAVED: &str = "/ext2_saved";
 /// With less than this outside of chunks, metadata can hardly grow.
 const ROOM_MIN: u64 = 256 << 20;
 
@@ -21,9 +15,9 @@ const ROOM_MIN: u64 = 256 << 20;
 /// back then.
 pub(super) fn finish(path: &Path, compression: Option<Method>, is_quiet: bool) -> Done {
     let volume = Volume::open(path, OpenOptions::default()).context(path.display())?;
-    let done = in_volume(&volume, compression);
+    let done = in_volume(&volume, path, compression);
     volume.close().context(path.display())?;
-    let (before, after) = done.map_err(|failure| failure.at(path.display()))?;
+    let (before, after) = done?;
     if is_quiet {
         return Ok(());
     }
@@ -44,62 +38,25 @@ pub(super) fn finish(path: &Path, compression: Option<Method>, is_quiet: bool) -
 }
 
 /// How the space was used before and is afterwards.
-fn in_volume(volume: &Volume, compression: Option<Method>) -> Result<(Usage, Usage), Failure> {
+fn in_volume(
+    volume: &Volume,
+    path: &Path,
+    compression: Option<Method>,
+) -> Result<(Usage, Usage), Failure> {
     let before = volume.usage();
-    let saved = volume.attributes(SAVED);
-    if !saved.is_ok_and(|found| found.is_directory()) {
-        return fail(format!("it has no subvolume {}", &SAVED[1..]));
+    let finished = volume.finish_conversion(compression, &mut |file| {
+        let name = String::from_utf8_lossy(file);
+        note!("{name}: is immutable or append-only, and stays as it is");
+    });
+    match finished {
+        Ok(()) => Ok((before, volume.usage())),
+        // An earlier run may have been cut short when the image was deleted.
+        Err(Error::NoSubvolume(name)) => Err(Failure(format!(
+            "{}: it has no subvolume {name}; files are compressed by `butterfs filesystem \
+             defragment -r -c zstd {}:/`",
+            path.display(),
+            shell(path)
+        ))),
+        Err(error) => Err(error).context(path.display()),
     }
-    volume.delete_subvolume(SAVED).context(SAVED)?;
-    volume.sync()?;
-    loop {
-        match volume.files().clean()? {
-            Cleaning::Idle => break,
-            Cleaning::Stuck(tree) => {
-                return fail(format!(
-                    "subvolume {tree} cannot be freed; run `butterfs check`"
-                ));
-            }
-            Cleaning::Step(_) | Cleaning::Freed(_) => {}
-        }
-    }
-    if let Some(method) = compression {
-        compress(volume, method)?;
-    }
-    volume.sync()?;
-    Ok((before, volume.usage()))
-}
-
-/// Rewrites all files of the top-level subvolume, compressed where that makes
-/// them smaller.
-fn compress(volume: &Volume, method: Method) -> Done {
-    let wanted = Defragment {
-        compress: Recompress::With(method.algorithm, method.level),
-        sharing: Sharing::Keep,
-        ..Defragment::default()
-    };
-    let files = volume.files();
-    let mut seen: HashSet<InodeId> = HashSet::new();
-    let mut found = Vec::new();
-    let root = volume.resolve(b"/")?;
-    volume.walk::<butterfs::Error>(root, &mut |entry| {
-        let attributes = &entry.attributes;
-        let is_file = attributes.mode & libc::S_IFMT == libc::S_IFREG;
-        if is_file && seen.insert(attributes.id) {
-            found.push((entry.path.clone(), attributes.id));
-        }
-        Ok(Walk::Enter)
-    })?;
-    for (path, id) in found {
-        let name = String::from_utf8_lossy(&path).into_owned();
-        let inode = files.inode(id).context(&name)?;
-        match files.defragment(&inode, &wanted) {
-            Ok(_) => {}
-            Err(FsError::NotPermitted(_)) => {
-                note!("{name}: is immutable or append-only, and stays as it is");
-            }
-            Err(error) => return Err(error).context(&name),
-        }
-    }
-    Ok(())
 }
