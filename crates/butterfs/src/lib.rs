@@ -179,7 +179,7 @@ pub use read_dir::{DirEntry, ReadDir};
 pub use readable::{Compared, compare_readable};
 pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};
-pub use rescue::{PathChange, preview_log, zero_log};
+pub use rescue::{PathChange, preview_log, replayed_in_memory, zero_log};
 pub use snapshots::SnapshotAccess;
 pub use trees::{TreeItem, Trees};
 pub use usage::{KindUsage, Usage};

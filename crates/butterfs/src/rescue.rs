@@ -6,7 +6,7 @@ use butterfs_device::{Access, BlockDevice, OverlayDevice};
 use butterfs_format::{InodeId, InodeNumber, TreeId};
 use butterfs_fs::log::Change;
 use butterfs_fs::{Filesystem, Options};
-use butterfs_store::{OpenOptions, Store};
+use butterfs_store::{Degraded, OnReplacement, OnShortDevice, OpenOptions, Store};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -64,6 +64,27 @@ pub fn preview_log(path: &Path) -> Result<Vec<PathChange>, Error> {
         }
     }
     Ok(all)
+}
+
+/// The devices of a volume as they are after the replay of its fsync log, which
+/// is kept in memory alone. `devices` are only read.
+///
+/// # Errors
+/// The volume cannot be opened, or its log not replayed.
+pub fn replayed_in_memory(
+    devices: Vec<Arc<dyn BlockDevice>>,
+) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
+    let overlay = |device| Arc::new(OverlayDevice::new(device)) as Arc<dyn BlockDevice>;
+    let overlays: Vec<_> = devices.into_iter().map(overlay).collect();
+    let options = OpenOptions {
+        degraded: Degraded::Allowed,
+        on_replacement: OnReplacement::Cancel,
+        on_short_device: OnShortDevice::EndThere,
+        ..OpenOptions::default()
+    };
+    let store = Store::open_all(overlays.clone(), &options)?;
+    butterfs_fs::log::replay(&store)?;
+    Ok(overlays)
 }
 
 /// Throws away the log of the volume at `path`. What fsync made durable since

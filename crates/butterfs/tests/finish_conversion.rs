@@ -1,6 +1,6 @@
 //! The end of a conversion from ext4: power may fail at any moment.
 
-use butterfs::check::{DataChecksums, NoProgress, Options, check};
+use butterfs::check::{DataChecksums, FaultCode, NoProgress, Options, check};
 use butterfs::{BlockDevice, MemoryDevice, Method, OpenOptions, Volume};
 use butterfs_convert::{Unwatched, convert};
 use butterfs_device::record::{Crash, Fate, Position, Recording, SECTOR};
@@ -14,7 +14,8 @@ use std::fs;
 use std::process::Command;
 use std::sync::Arc;
 
-const SIZE: u64 = 64 << 20;
+/// With room for a second copy of the superblock.
+const SIZE: u64 = 80 << 20;
 const SCRIPT: &str = "mkdir -p a/b; for i in $(seq 60); do seq $i 2999 > a/b/$i; done; \
                       ln -s x l; ln a/b/9 n; seq 1 300000 > large; head -c 999999 /dev/urandom > r";
 
@@ -67,8 +68,11 @@ fn assert_clean(device: &MemoryDevice, context: &str) {
         threads: 1,
         ..Options::default()
     };
-    let report = check(vec![Arc::new(device.snapshot())], &options, &NoProgress).unwrap();
-    assert!(report.faults.is_empty(), "{context}: {:#?}", report.faults);
+    let report = check(vec![Arc::new(device.snapshot())], &options, &NoProgress);
+    let mut faults = report.expect(context).faults;
+    // A torn copy of the superblock is made anew by whoever opens the volume.
+    faults.retain(|fault| fault.code != FaultCode::SuperblockCopyInvalid);
+    assert!(faults.is_empty(), "{context}: {faults:#?}");
 }
 
 #[test]

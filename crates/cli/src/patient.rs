@@ -10,6 +10,7 @@ use crate::part::PartArguments;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, Error, StoreError, open_part};
 use butterfs_device::FileDevice;
+use butterfs_format::superblock::Superblock;
 use butterfs_rescue::{Patient, PatientOptions, RescueError, Step, Watch};
 use clap::Args;
 use std::path::{Path, PathBuf};
@@ -44,20 +45,45 @@ impl PatientArguments {
     /// Opens the devices at `paths`. The others of a volume are looked for
     /// beside a single one.
     pub fn open(&self, paths: &[PathBuf]) -> Result<Patient, Failure> {
+        self.over(self.devices(paths)?)
+    }
+
+    /// As [`PatientArguments::open`], with what the fsync log says, if it can be
+    /// replayed in memory.
+    pub fn open_replayed(&self, paths: &[PathBuf]) -> Result<Patient, Failure> {
+        let devices = self.devices(paths)?;
+        let patient = self.over(devices.clone())?;
+        let has_log = |superblock: &Superblock| superblock.log_root.get() != 0;
+        if !patient.superblock().is_some_and(has_log) {
+            return Ok(patient);
+        }
+        match butterfs::replayed_in_memory(devices) {
+            Ok(replayed) => self.over(replayed),
+            Err(error) => {
+                note!(
+                    "what programs made durable since the last commit is in a fsync log, which \
+                     cannot be replayed and is left out: {error}"
+                );
+                Ok(patient)
+            }
+        }
+    }
+
+    fn devices(&self, paths: &[PathBuf]) -> Result<Vec<Arc<dyn BlockDevice>>, Failure> {
         let paths = match paths {
             [one] => butterfs::find_members(one),
             several => several.to_vec(),
         };
         if let Some(overlay) = butterfs::only_overlay(&paths)? {
             let devices = butterfs::open_overlay(overlay, Access::ReadOnly);
-            return self.over(devices.context(overlay.display())?);
+            return devices.context(overlay.display());
         }
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
         for path in &paths {
             let device = open_part(path, Access::ReadOnly, self.part.part());
             devices.push(device.context(path.display())?);
         }
-        self.over(devices)
+        Ok(devices)
     }
 
     fn over(&self, devices: Vec<Arc<dyn BlockDevice>>) -> Result<Patient, Failure> {

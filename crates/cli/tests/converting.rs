@@ -2,10 +2,13 @@
 
 mod support;
 
+use butterfs_testkit::Capability;
+use butterfs_testkit::judge::{Access, KernelMount, judge_image};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
+use std::path::Path;
 use std::process::Command;
-use support::{Bench, said};
+use support::{Bench, Loop, said};
 
 const PAGE: &str = include_str!("../../../docs/convert.md");
 
@@ -164,4 +167,61 @@ fn into_a_new_file_and_compressed() {
         "{}",
         said(&refused)
     );
+}
+
+/// The kernel finds the files of `files` in a volume, and may change them.
+fn judged(bench: &Bench, image: &Path, context: &str) {
+    judge_image(image, context);
+    let mount = KernelMount::mount(image, Access::ReadWrite, "").unwrap();
+    let same = Command::new("diff")
+        .args(["-r", "-x", "ext2_saved", "-x", "lost+found", "-x", "new"])
+        .arg(bench.path("files"))
+        .arg(mount.path())
+        .output()
+        .unwrap();
+    assert!(same.status.success(), "{context}: {}", said(&same));
+    let notes = mount.path().join("notes.txt");
+    fs::write(mount.path().join("new"), fs::read(notes).unwrap()).unwrap();
+    drop(mount);
+    judge_image(image, context);
+}
+
+/// A real block device, and a file made of it. Each step is judged by
+/// btrfs-progs and the kernel.
+#[test]
+fn the_kernel_judges_a_block_device() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let bench = bench();
+    {
+        let device = Loop::new(&bench.path("disk.img"));
+        bench.run(&["convert", "--to", "new.img", device.name()]);
+        bench.run(&["convert", device.name()]);
+        bench.run(&["convert", "-r", device.name()]);
+        // What is free of a device keeps what was written there.
+        for (program, words) in [
+            ("e2fsck", &["-fn", device.name()][..]),
+            ("debugfs", &["-R", "rdump / back", device.name()]),
+            ("diff", &["-r", "-x", "lost+found", "files", "back"]),
+        ] {
+            fs::create_dir_all(bench.path("back")).unwrap();
+            let mut command = Command::new(program);
+            let done = command.args(words).current_dir(bench.path(".")).output();
+            let done = done.unwrap();
+            assert!(done.status.success(), "{program}: {}", said(&done));
+        }
+    }
+    judged(&bench, &bench.path("new.img"), "--to");
+    {
+        let device = Loop::new(&bench.path("disk.img"));
+        bench.run(&["convert", device.name()]);
+    }
+    judged(&bench, &bench.path("disk.img"), "in place");
+    for image in ["new.img", "disk.img"] {
+        let device = Loop::new(&bench.path(image));
+        bench.run(&["convert", "--finish", "--compress", "zstd", device.name()]);
+        drop(device);
+        judged(&bench, &bench.path(image), "finished");
+    }
 }

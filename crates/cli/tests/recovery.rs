@@ -54,6 +54,12 @@ fn a_log_is_shown_replayed_or_thrown_away() {
     drop(mounted);
     assert!(image() == before, "looking changed the volume");
 
+    // What was fsynced is restored, too.
+    bench.run(&["restore", "volume", "saved"]);
+    let second = std::fs::read_to_string(bench.path("saved/dir/second"));
+    assert_eq!(second.expect("the logged file"), "logged\n");
+    assert!(image() == before, "a restore changed the volume");
+
     let kept = bench.path("kept");
     std::fs::copy(bench.path("volume"), &kept).expect("a copy");
     let mounted = bench.mount("rw");

@@ -162,6 +162,29 @@ impl Anatomy {
         leaves
     }
 
+    /// Nodes of the newest generation, in the trees that every volume has.
+    fn newest(&self) -> Vec<Logical> {
+        fn below(source: &impl NodeSource, node: NodeRef, newest: u64, found: &mut Vec<Logical>) {
+            if node.generation.get() != newest {
+                return;
+            }
+            found.push(node.logical);
+            if node.level > 0 {
+                let branch = source.node(node).unwrap();
+                for slot in 0..branch.len() {
+                    below(source, branch.child(slot), newest, found);
+                }
+            }
+        }
+        let engine = self.volume.files().store().read();
+        let newest = engine.superblock().generation.get();
+        let mut found = vec![engine.superblock().root];
+        for tree in [TreeId::FS, TreeId::CSUM, TreeId::EXTENT, TreeId::DEVICE] {
+            below(&*engine, engine.root(tree).unwrap(), newest, &mut found);
+        }
+        found
+    }
+
     /// Zeroes all copies of nodes.
     fn zero(&self, device: &MemoryDevice, nodes: &[Logical]) {
         for node in nodes {
@@ -170,6 +193,30 @@ impl Anatomy {
             }
         }
     }
+}
+
+/// Another commit, whose nodes are lost again: the superblock names nodes that
+/// never came to the device ("parent transid verify failed").
+fn lose_a_commit(device: &MemoryDevice) {
+    let newer = Arc::new(device.snapshot());
+    let options = MountOptions::parse("rw").unwrap().open_options();
+    let volume = Volume::open_device(newer.clone(), options).unwrap();
+    for file in 0..20 {
+        let path = format!("/dir{}/newest-{file}", file % 7);
+        volume.write_file(&path, &content(file, 9000)).unwrap();
+    }
+    volume.close().unwrap();
+    drop(volume);
+    let (mut old, mut new) = (vec![0; 4096], vec![0; 4096]);
+    for at in (0..device.size()).step_by(4096).map(DeviceOffset) {
+        device.read_at(at, &mut old).unwrap();
+        newer.read_at(at, &mut new).unwrap();
+        if old != new {
+            device.write_at(at, &new).unwrap();
+        }
+    }
+    let anatomy = Anatomy::of(device);
+    anatomy.zero(device, &anatomy.newest());
 }
 
 fn superblock(device: &MemoryDevice) -> Superblock {
@@ -370,6 +417,20 @@ const DAMAGES: &[Damage] = &[
             let all = trees.into_iter().flat_map(|tree| anatomy.leaves(tree));
             let some: Vec<Logical> = all.skip(3).step_by(10).collect();
             anatomy.zero(device, &some);
+        },
+    },
+    Damage {
+        name: "nodes of the newest generation zeroed",
+        least: 95,
+        make: |device, _| lose_a_commit(device),
+    },
+    Damage {
+        name: "the first 64 MiB zeroed",
+        least: 0,
+        make: |device, _| {
+            for at in (0..64 << 20).step_by(1 << 20) {
+                device.write_at(DeviceOffset(at), &[0; 1 << 20]).unwrap();
+            }
         },
     },
     Damage {

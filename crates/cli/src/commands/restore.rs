@@ -134,19 +134,18 @@ impl Restore {
     pub fn run(mut self) -> Done {
         let target = self.take_target()?;
         let wanted = self.pattern()?;
-        let mut patient = self.patient.open(&self.paths)?;
+        // The log belongs to the newest generation alone.
+        let is_newest = self.generation.is_none()
+            && self.tree_root.is_none()
+            && self.fs_root.is_none()
+            && !self.list_roots;
+        let mut patient = match is_newest {
+            true => self.patient.open_replayed(&self.paths)?,
+            false => self.patient.open(&self.paths)?,
+        };
         let showing = Showing::new()?;
         if self.list_roots {
             return list_roots(&mut patient, &showing);
-        }
-        if patient
-            .superblock()
-            .is_some_and(|one| one.log_root.get() != 0)
-        {
-            note!(
-                "what programs made durable since the last commit is in a fsync log and is not \
-                 restored; `butterfs mount -o ro` shows it if the volume opens"
-            );
         }
         let matches = |path: &[u8]| wanted.as_ref().is_none_or(|regex| regex.is_match(path));
         let options = RestoreOptions {

@@ -227,7 +227,7 @@ fn print(facts: &Facts) -> Done {
         facts.superblocks
     );
     if facts.fsync_log {
-        say!("fsync log:     there is one; restore leaves it out, a mount shows it");
+        say!("fsync log:     there is one; restore and a mount replay it, if it is whole");
     }
     for (device, base) in &facts.begins_at {
         say!("begins at:     byte {base} of {}", shell(Path::new(device)));
