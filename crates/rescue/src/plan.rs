@@ -313,10 +313,12 @@ impl Plan {
     }
 
     /// Leaves that pointers name, and in whose place nothing is left. Where
-    /// branches are lost too, nobody knows how many leaves there were.
+    /// branches are lost too, nobody knows how many leaves there were; it was
+    /// at least one where nothing is left of the tree.
     #[must_use]
-    pub const fn lost_leaves(&self) -> u64 {
-        self.leaves_lost
+    pub fn lost_leaves(&self) -> u64 {
+        let has_some = self.pieces.iter().any(|piece| piece.leaf.is_some());
+        self.leaves_lost.max(u64::from(!has_some))
     }
 
     /// Calls `visit` with the items in key order, and with each gap.

@@ -27,6 +27,8 @@ use std::io;
 const INCOMPLETE: &[u8] = b".incomplete";
 /// What is appended to the name of a file that may be of an earlier time.
 const OLDER: &[u8] = b".older";
+/// Generations that are looked at for one that is whole.
+const EARLIER_MAX: usize = 8;
 /// Bytes of holes that an archive is not filled with.
 const HOLES_MAX: u64 = 1 << 40;
 
@@ -101,6 +103,9 @@ pub enum Outcome {
 pub struct Restored {
     /// The generation that was restored.
     pub generation: u64,
+    /// A newer generation, if nothing of it can be read. What was changed in it
+    /// is lost.
+    pub lost_generation: Option<u64>,
     /// Whether the tree of roots was put together from its leaves.
     pub from_leaves: bool,
     /// Subvolumes.
@@ -141,7 +146,8 @@ impl Restored {
     /// Whether nothing is known to lack.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
-        self.incomplete == 0
+        self.lost_generation.is_none()
+            && self.incomplete == 0
             && self.older == 0
             && self.lost == 0
             && self.failed == 0
@@ -158,6 +164,8 @@ pub type Tell<'t> = &'t mut dyn FnMut(&[Vec<u8>], &Outcome);
 pub(crate) struct Chosen {
     pub(crate) candidate: Candidate,
     pub(crate) forest: Forest,
+    /// A newer generation, of which nothing can be read.
+    lost: Option<Generation>,
 }
 
 /// Finds the generation that the options name, or else the newest. Scans if
@@ -170,13 +178,59 @@ pub(crate) fn choose(
     if patient.needs_scan() {
         patient.scan(ScanScope::Nodes, watch)?;
     }
-    let chosen = choose_once(patient, options)?;
-    let is_scanned = patient.scanned().is_some();
-    if is_scanned || is_readable(patient.nodes(), &chosen.forest, options, watch)? {
-        return Ok(chosen);
+    let mut chosen = choose_once(patient, options)?;
+    if patient.scanned().is_none() {
+        if is_readable(patient.nodes(), &chosen.forest, options, watch)? {
+            return Ok(chosen);
+        }
+        patient.scan(ScanScope::Nodes, watch)?;
+        chosen = choose_once(patient, options)?;
     }
-    patient.scan(ScanScope::Nodes, watch)?;
-    choose_once(patient, options)
+    match chosen.candidate.source {
+        RootSource::Leaves if names_nothing(options) => {
+            let earlier = last_whole(patient, &chosen.forest, options, watch)?;
+            Ok(earlier.unwrap_or(chosen))
+        }
+        _ => Ok(chosen),
+    }
+}
+
+const fn names_nothing(options: &RestoreOptions<'_>) -> bool {
+    options.generation.is_none() && options.tree_root.is_none() && options.fs_root.is_none()
+}
+
+/// The newest generation of which everything can be read, if nothing of the one
+/// after it can: neither the root of a subvolume, nor the root of the extent
+/// tree, which tells the leaves of the trees from older ones. So it is where
+/// the nodes of the last commit never came to the device ("parent transid
+/// verify failed").
+fn last_whole(
+    patient: &Patient,
+    newest: &Forest,
+    options: &RestoreOptions<'_>,
+    watch: &dyn Watch,
+) -> Result<Option<Chosen>, RescueError> {
+    let nodes = patient.nodes();
+    let has = |root: Option<NodeRef>| root.is_some_and(|root| nodes.read(root).is_some());
+    let mut wanted = newest.subvolumes().filter(|one| is_wanted(one, options));
+    if has(newest.extents()) || wanted.any(|one| has(one.root)) {
+        return Ok(None);
+    }
+    let earlier = patient
+        .candidates()
+        .into_iter()
+        .filter(|candidate| candidate.root.is_some() && candidate.generation < newest.generation);
+    for candidate in earlier.take(EARLIER_MAX) {
+        let forest = patient.forest(&candidate);
+        if is_readable(nodes, &forest, options, watch)? {
+            return Ok(Some(Chosen {
+                candidate,
+                forest,
+                lost: Some(newest.generation),
+            }));
+        }
+    }
+    Ok(None)
 }
 
 fn choose_once(patient: &Patient, options: &RestoreOptions<'_>) -> Result<Chosen, RescueError> {
@@ -184,6 +238,7 @@ fn choose_once(patient: &Patient, options: &RestoreOptions<'_>) -> Result<Chosen
     let load = |candidate: Candidate| Chosen {
         candidate,
         forest: patient.forest(&candidate),
+        lost: None,
     };
     let mut chosen = if let Some(address) = options.tree_root {
         let node = root_at(nodes, address)?;
@@ -303,6 +358,7 @@ pub fn restore(
         total: 0,
         restored: Restored {
             generation: chosen.candidate.generation.get(),
+            lost_generation: chosen.lost.map(Generation::get),
             from_leaves: chosen.candidate.source == RootSource::Leaves,
             ..Restored::default()
         },

@@ -110,6 +110,7 @@ pub struct Restore {
 #[derive(Serialize)]
 struct Summary {
     generation: u64,
+    lost_generation: Option<u64>,
     from_leaves: bool,
     subvolumes: u64,
     files: u64,
@@ -298,7 +299,7 @@ impl Restore {
         if restored.is_whole() {
             return Ok(());
         }
-        fail("not everything is whole; what is not was named above")
+        fail("not everything is whole; see above")
     }
 }
 
@@ -331,16 +332,14 @@ fn ranges(all: &[(u64, u64)]) -> String {
 }
 
 fn sentence(of: &Restored, is_dry: bool) -> String {
+    let how = match of.lost_generation {
+        Some(lost) => format!(" (the last that is whole; what {lost} changed is lost)"),
+        None if of.from_leaves => " (put together from what is left)".to_owned(),
+        None => String::new(),
+    };
     let mut text = format!(
-        "generation {}{}: {} files in {} subvolumes",
-        of.generation,
-        if of.from_leaves {
-            " (put together from what is left)"
-        } else {
-            ""
-        },
-        of.files,
-        of.subvolumes
+        "generation {}{how}: {} files in {} subvolumes",
+        of.generation, of.files, of.subvolumes
     );
     if is_dry {
         return format!("{text} would be restored");
@@ -371,6 +370,7 @@ fn sentence(of: &Restored, is_dry: bool) -> String {
 const fn summary(of: &Restored) -> Summary {
     Summary {
         generation: of.generation,
+        lost_generation: of.lost_generation,
         from_leaves: of.from_leaves,
         subvolumes: of.subvolumes,
         files: of.files,
