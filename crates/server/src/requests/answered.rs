@@ -1,6 +1,6 @@
 //! Answers for errors of the library.
 
-use butterfs::FsError;
+use butterfs::{Error, FsError};
 use butterfs_fuse::Errno;
 
 /// The answer for an error of the library. Damage and failing devices are
@@ -21,5 +21,18 @@ pub(super) trait Answered<T> {
 impl<T> Answered<T> for Result<T, FsError> {
     fn answered(self) -> Result<T, Errno> {
         self.map_err(|error| errno(&error))
+    }
+}
+
+impl<T> Answered<T> for Result<T, Error> {
+    fn answered(self) -> Result<T, Errno> {
+        self.map_err(|error| match error {
+            Error::Fs(error) | Error::At { error, .. } => errno(&error),
+            Error::Store(error) => errno(&error.into()),
+            other => {
+                tracing::error!(error = %other, "answered EIO");
+                Errno::EIO
+            }
+        })
     }
 }

@@ -34,6 +34,7 @@ mod stale;
 mod subvolumes;
 mod telling;
 mod trees;
+mod volume_facts;
 mod whole;
 
 pub(crate) use caller::may_administer;

@@ -423,6 +423,9 @@ impl Server {
         if let Some(done) = self.control_quota(context, request, output) {
             return done;
         }
+        if let Some(done) = self.control_facts(context, request, output) {
+            return done;
+        }
         if let Some(done) = self.control_whole(context, request, output) {
             return done;
         }
