@@ -11,10 +11,17 @@ use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd as _;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Writes that a ring has under way at the same time.
 pub(super) const ENTRIES: usize = 32;
+
+/// How long a thread looks for the end of its writes before it sleeps. To be
+/// woken costs 20 µs and more where idle processors halt, and a device in memory
+/// answers sooner.
+const LOOK: Duration = Duration::from_micros(60);
+/// After looking in vain a thread sleeps at once this many times at most.
+const SLEEPS_MAX: u8 = 64;
 
 /// When a write counts as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +50,10 @@ pub(super) struct Ring {
     left: usize,
     /// The kernel takes no more requests of this ring.
     is_broken: bool,
+    /// How often a thread looked in vain since the last time that it did not.
+    in_vain: u8,
+    /// How often it sleeps at once before it looks again.
+    sleeps: u8,
 }
 
 impl Ring {
@@ -54,6 +65,8 @@ impl Ring {
             ring,
             left: 0,
             is_broken: false,
+            in_vain: 0,
+            sleeps: 0,
         })
     }
 
@@ -128,6 +141,7 @@ impl Ring {
         let mut outcomes: Outcomes = (0..count).map(|_| Ok(0)).collect();
         // They may be complete already.
         self.reap(&mut outcomes);
+        self.look(&mut outcomes);
         while self.left > 0 {
             let entered = self.ring.submit_and_wait(self.left);
             self.reap(&mut outcomes);
@@ -150,6 +164,32 @@ impl Ring {
             }
         }
         outcomes
+    }
+
+    /// Waits a moment without sleeping, if that helped lately. Other threads
+    /// run meanwhile.
+    fn look(&mut self, outcomes: &mut [io::Result<usize>]) {
+        if self.left == 0 || self.is_broken {
+            return;
+        }
+        if self.sleeps > 0 {
+            self.sleeps = self.sleeps.saturating_sub(1);
+            return;
+        }
+        if self.ring.submit().is_err() {
+            return;
+        }
+        let begin = Instant::now();
+        while self.left > 0 && begin.elapsed() < LOOK {
+            std::thread::yield_now();
+            self.reap(outcomes);
+        }
+        self.in_vain = match self.left {
+            0 => 0,
+            _ => self.in_vain.saturating_add(1),
+        };
+        let sleeps = 1_u8.checked_shl(self.in_vain.into()).unwrap_or(SLEEPS_MAX);
+        self.sleeps = sleeps.saturating_sub(1).min(SLEEPS_MAX);
     }
 
     /// Takes in what is complete.
