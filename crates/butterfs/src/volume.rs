@@ -10,7 +10,7 @@ use crate::overlaid::only_overlay;
 use crate::part::{self, Part};
 use crate::pressure::Pressure;
 use butterfs_device::{Access, BlockDevice, OverlayDevice};
-use butterfs_format::{InodeNumber, TreeId};
+use butterfs_format::{DeviceId, InodeNumber, TreeId};
 use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
@@ -319,6 +319,17 @@ impl Volume {
     pub fn reset_device_stats(&self) -> Result<(), Error> {
         let mut transaction = self.store().begin(0, Purpose::Shrink)?;
         transaction.reset_device_stats();
+        transaction.finish();
+        Ok(())
+    }
+
+    /// [`Volume::reset_device_stats`] of one device.
+    ///
+    /// # Errors
+    /// The volume is closed or read-only.
+    pub fn reset_stats_of(&self, device: DeviceId) -> Result<(), Error> {
+        let transaction = self.store().begin(0, Purpose::Shrink)?;
+        transaction.reset_stats_of(device);
         transaction.finish();
         Ok(())
     }

@@ -48,9 +48,14 @@ impl Engine {
     /// Sets all counters to zero; the next commit writes them.
     pub fn reset_device_stats(&mut self) {
         for device in self.publication.devices.keys() {
-            if let Some(stats) = self.space.stats(*device) {
-                stats.set([0; 5]);
-            }
+            self.reset_stats_of(*device);
+        }
+    }
+
+    /// Sets the counters of one device to zero; the next commit writes them.
+    pub fn reset_stats_of(&self, device: DeviceId) {
+        if let Some(stats) = self.space.stats(device) {
+            stats.set([0; 5]);
         }
     }
 

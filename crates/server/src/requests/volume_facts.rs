@@ -223,11 +223,9 @@ impl Server {
         let device = devices.iter().find(|device| device.item.id.get() == id);
         let device = device.ok_or(Errno(libc::ENODEV))?;
         if flags & RESET != 0 {
-            // They can be reset of all devices alone.
-            if devices.len() > 1 {
-                return Err(Errno::EOPNOTSUPP);
-            }
-            self.reset_stats(context)?;
+            self.check_privileged(context)?;
+            let reset = self.volume.reset_stats_of(device.item.id);
+            reset.map_err(|_| Errno::EROFS)?;
         }
         let told = device
             .stats
