@@ -59,8 +59,11 @@ impl Filesystem {
             .filter(|tree| **tree != request.subvolume && Some(**tree) != request.parent)
             .map(|tree| Snapshot::open(&nodes, *tree))
             .collect::<Result<Vec<_>, _>>()?;
-        let others = old.iter().chain(&sources).collect();
         let (path, stamp) = (request.name, new.stamp());
+        // A receiver takes a clone from this UUID for one from the subvolume
+        // that it is receiving. A received copy and its original have the same.
+        let is_other = |other: &&Snapshot<'_>| other.stamp().uuid != stamp.uuid;
+        let others = old.iter().chain(&sources).filter(is_other).collect();
         out.put(&match &old {
             None => Command::Subvolume { path, stamp },
             Some(old) => Command::Snapshot {
