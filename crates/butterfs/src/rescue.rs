@@ -6,7 +6,7 @@ use butterfs_device::{Access, BlockDevice, OverlayDevice};
 use butterfs_format::{InodeId, InodeNumber, TreeId};
 use butterfs_fs::log::Change;
 use butterfs_fs::{Filesystem, Options};
-use butterfs_store::{Degraded, OnReplacement, OnShortDevice, OpenOptions, Store};
+use butterfs_store::{Degraded, FreeSpace, OnReplacement, OnShortDevice, OpenOptions, Store};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,17 +72,34 @@ pub fn preview_log(path: &Path) -> Result<Vec<PathChange>, Error> {
 /// # Errors
 /// The volume cannot be opened, or its log not replayed.
 pub fn replayed_in_memory(
-    devices: Vec<Arc<dyn BlockDevice>>,
+    devices: &[Arc<dyn BlockDevice>],
 ) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
-    let overlay = |device| Arc::new(OverlayDevice::new(device)) as Arc<dyn BlockDevice>;
-    let overlays: Vec<_> = devices.into_iter().map(overlay).collect();
     let options = OpenOptions {
         degraded: Degraded::Allowed,
-        on_replacement: OnReplacement::Cancel,
-        on_short_device: OnShortDevice::EndThere,
         ..OpenOptions::default()
     };
-    let store = Store::open_all(overlays.clone(), &options)?;
+    replayed_over(devices, &options)
+}
+
+/// [`replayed_in_memory`] of a volume that is opened with `options`.
+pub(crate) fn replayed_over(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &OpenOptions,
+) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
+    let overlay = |device: &Arc<dyn BlockDevice>| {
+        Arc::new(OverlayDevice::new(Arc::clone(device))) as Arc<dyn BlockDevice>
+    };
+    let overlays: Vec<_> = devices.iter().map(overlay).collect();
+    let changing = OpenOptions {
+        access: Access::ReadWrite,
+        // `clear_cache` has no effect when a volume is opened for reading.
+        free_space: FreeSpace::Kept,
+        // Only the overlay cancels it: in the kernel, it continues later.
+        on_replacement: OnReplacement::Cancel,
+        on_short_device: OnShortDevice::EndThere,
+        ..options.clone()
+    };
+    let store = Store::open_all(overlays.clone(), &changing)?;
     butterfs_fs::log::replay(&store)?;
     Ok(overlays)
 }

@@ -9,14 +9,14 @@ use crate::mount_options::{MountOptions, Subvolume};
 use crate::overlaid::only_overlay;
 use crate::part::{self, Part};
 use crate::pressure::Pressure;
-use butterfs_device::{Access, BlockDevice, OverlayDevice};
+use crate::rescue::replayed_over;
+use butterfs_device::{Access, BlockDevice};
 use butterfs_format::{DeviceId, InodeNumber, TreeId};
 use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
 use butterfs_store::{
-    FreeSpace, LogPolicy, OnReplacement, OnShortDevice, OpenOptions as StoreOptions, Purpose,
-    Rescue, SpaceFault, Store, StoreError, Trim,
+    FreeSpace, LogPolicy, OnReplacement, Purpose, Rescue, SpaceFault, Store, StoreError, Trim,
 };
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
@@ -601,24 +601,8 @@ fn open_store(
         }));
     }
     drop(store);
-    let overlays: Vec<Arc<dyn BlockDevice>> = devices
-        .iter()
-        .map(|device| Arc::new(OverlayDevice::new(Arc::clone(device))) as Arc<dyn BlockDevice>)
-        .collect();
-    let changing = StoreOptions {
-        access: Access::ReadWrite,
-        // `clear_cache` has no effect when a volume is opened for reading.
-        free_space: FreeSpace::Kept,
-        // Only the overlay cancels it: in the kernel, it continues later.
-        on_replacement: OnReplacement::Cancel,
-        on_short_device: OnShortDevice::EndThere,
-        ..options.store.clone()
-    };
-    let replayed = Store::open_all(overlays.clone(), &changing)
-        .map_err(Error::from)
-        .and_then(|store| replay(&store).map(drop));
-    let shown = match replayed {
-        Ok(()) => overlays,
+    let shown = match replayed_over(&devices, &options.store) {
+        Ok(overlays) => overlays,
         // What it may have left in the overlays is not used.
         Err(error) if can_be_read_without_log(&error) => {
             tracing::warn!("the fsync log is not shown: {error}");
@@ -652,11 +636,6 @@ fn can_be_read_without_log(error: &Error) -> bool {
             | StoreError::OlderCopy(_)
             | StoreError::NoSpace
     )
-}
-
-/// Replays the log of a store, and deletes the files that have no name then.
-fn replay(store: &Store) -> Result<butterfs_fs::log::Replayed, Error> {
-    Ok(butterfs_fs::log::replay(store)?)
 }
 
 /// The tree of the subvolume asked for.

@@ -57,7 +57,7 @@ impl PatientArguments {
         if !patient.superblock().is_some_and(has_log) {
             return Ok(patient);
         }
-        match butterfs::replayed_in_memory(devices) {
+        match butterfs::replayed_in_memory(&devices) {
             Ok(replayed) => self.over(replayed),
             Err(error) => {
                 note!(

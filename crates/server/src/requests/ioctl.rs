@@ -1,5 +1,5 @@
-//! Numbers and layouts of the ioctls on subvolumes and quotas that the server
-//! answers.
+//! Numbers of the ioctls on subvolumes, quotas and the volume that the server
+//! answers, and layouts of the first two.
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
@@ -103,6 +103,21 @@ commands! {
         Rescan = 0x4040_942c, "All groups are counted anew.";
         RescanStatus = 0x8040_942d, "How far a count is.";
         RescanWait = 0x0000_942e, "Waits for a count.";
+    }
+}
+
+commands! {
+    /// What can be asked of the volume and its devices.
+    Question {
+        Space = 0xc010_9414, "Space by kind and profile.";
+        Device = 0xd000_941e, "A device.";
+        Volume = 0x8400_941f, "The volume.";
+        PathsOfInode = 0xc038_9423, "Paths of an inode.";
+        FilesAt = 0xc038_9424, "Files at a logical address.";
+        Stats = 0xc408_9434, "Error counters of a device.";
+        Features = 0x8018_9439, "Features that the volume has.";
+        SupportedFeatures = 0x8048_9439, "Features that the server can write.";
+        FilesAtV2 = 0xc038_943b, "Files at a logical address, or in its extent.";
     }
 }
 

@@ -6,6 +6,7 @@
 use super::answered::Answered;
 use super::argument::{Bytes, Fields};
 use super::callers_memory::write_caller;
+use super::ioctl::Question;
 use super::server::Server;
 use crate::inode_shown_as;
 use butterfs::files_at::ExtentPart;
@@ -44,37 +45,6 @@ const IGNORE_OFFSET: u64 = 1;
 const PATHS_MAX: u64 = 4096;
 const FILES_MAX: u64 = 64 << 10;
 const FILES_V2_MAX: u64 = 16 << 20;
-
-/// A question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
-    Volume,
-    Device,
-    Stats,
-    Space,
-    Features,
-    SupportedFeatures,
-    PathsOfInode,
-    FilesAt,
-    FilesAtV2,
-}
-
-impl Question {
-    const fn of(number: u32) -> Option<Self> {
-        Some(match number {
-            0x8400_941f => Self::Volume,
-            0xd000_941e => Self::Device,
-            0xc408_9434 => Self::Stats,
-            0xc010_9414 => Self::Space,
-            0x8018_9439 => Self::Features,
-            0x8048_9439 => Self::SupportedFeatures,
-            0xc038_9423 => Self::PathsOfInode,
-            0xc038_9424 => Self::FilesAt,
-            0xc038_943b => Self::FilesAtV2,
-            _ => return None,
-        })
-    }
-}
 
 /// The first bytes of the answer, zeroed, to be filled field by field.
 fn answer(output: &mut [u8], length: usize) -> Result<Fields<'_>, Errno> {
@@ -251,10 +221,7 @@ impl Server {
             .len()
             .min(usize::try_from(slots).unwrap_or(usize::MAX));
         let mut bytes = vec![0; told * KIND];
-        let mut list = Fields {
-            bytes: &mut bytes,
-            at: 0,
-        };
+        let mut list = answer(&mut bytes, told * KIND)?;
         for kind in kinds.iter().take(told) {
             list.u64(kind.flags.0).u64(kind.total).u64(kind.used);
         }
