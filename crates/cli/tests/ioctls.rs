@@ -68,3 +68,58 @@ fn the_kernel_answers_the_same() {
         assert!(ours.contains(word), "{word}: {ours}");
     }
 }
+
+/// Asks for the error counters of both devices; those of device 1 are reset.
+const COUNTERS: &str = "import fcntl, os, struct, sys
+directory = os.open(sys.argv[1], os.O_RDONLY)
+for device, flags in ((1, 1), (1, 0), (2, 0)):
+    told = bytearray(struct.pack('=QQQ', device, 5, flags).ljust(1032, b'\\0'))
+    fcntl.ioctl(directory, 0xC4089434, told)
+    print(device, *struct.unpack_from('=5Q', told, 24))";
+
+#[test]
+fn counters_of_one_device_are_reset() {
+    if !can_mount() || !Capability::all_here(&[Capability::Root]) {
+        return;
+    }
+    let bench = Bench::new();
+    for name in ["volume", "second"] {
+        let file = fs::File::create(bench.path(name)).expect("a file");
+        file.set_len(512 << 20).expect("its size");
+    }
+    bench.run(&["mkfs", "-q", "-f", "-d", "raid1", "volume", "second"]);
+    let mounted = bench.mount("rw,device=second");
+    fs::write(bench.path("mnt/file"), vec![0xa7; 65536]).expect("a file");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    for name in ["volume", "second"] {
+        let mut bytes = fs::read(bench.path(name)).expect("the image");
+        let at = bytes.windows(4096).position(|found| found == [0xa7; 4096]);
+        bytes[at.expect("the data")] ^= 1;
+        fs::write(bench.path(name), bytes).expect("the image");
+    }
+
+    let mounted = bench.mount("rw,device=second");
+    let read = fs::read(bench.path("mnt/file"));
+    read.expect_err("both copies are damaged");
+    let told = Command::new("python3")
+        .args(["-c", COUNTERS])
+        .arg(bench.path("mnt"))
+        .output()
+        .expect("python3 runs");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    let text = said(&told);
+    assert!(told.status.success(), "{text}");
+    let lines: Vec<Vec<u64>> = text
+        .lines()
+        .map(|line| {
+            line.split(' ')
+                .map(|word| word.parse().expect("a number"))
+                .collect()
+        })
+        .collect();
+    // Device, writes, reads, flushes, corruption, generations.
+    assert!(lines[0][4] > 0 && lines[2][4] > 0, "{text}");
+    assert_eq!(lines[1], [1, 0, 0, 0, 0, 0], "{text}");
+}
