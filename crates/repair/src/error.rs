@@ -31,8 +31,9 @@ pub enum RepairError {
     Unsupported(String),
     /// No space for new nodes.
     #[error(
-        "no free space is left for the nodes that the repair has to write; add a device, or remove \
-         what is not needed, and repair again"
+        "no free space is left for the nodes that the repair has to write, and the devices have no room \
+         for another block group; make the device larger, then run `butterfs filesystem resize max`, \
+         and repair again"
     )]
     NoSpace,
     /// More memory would be needed than allowed.
@@ -41,4 +42,17 @@ pub enum RepairError {
     /// The numbers of a commit did not come to rest.
     #[error("the repair did not end; report this as a fault of ButterFS")]
     Endless,
+}
+
+impl RepairError {
+    /// Whether no space is left, also if a tree says so.
+    pub(crate) fn is_no_space(&self) -> bool {
+        match self {
+            Self::NoSpace => true,
+            Self::Tree(TreeError::Store(inner)) => {
+                inner.downcast_ref::<Self>().is_some_and(Self::is_no_space)
+            }
+            _ => false,
+        }
+    }
 }

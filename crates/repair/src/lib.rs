@@ -35,6 +35,7 @@ mod prune;
 mod ranges;
 mod regrow;
 mod repair;
+mod room;
 mod roots;
 mod settle;
 mod step;

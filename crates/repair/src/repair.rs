@@ -12,7 +12,7 @@ use crate::settle::{Count, Settled, Superblocks, settle};
 use crate::step::{Step, StepKind};
 use crate::walk::{self, Found, Heal, Recorded, is_derived};
 use crate::writer::{TreeRoot, Writer};
-use crate::{checksums, devices, inodes, prune, regrow, roots};
+use crate::{checksums, devices, inodes, prune, regrow, room, roots};
 use butterfs_check::{FaultCode, Report, Severity};
 use butterfs_device::BlockDevice;
 use butterfs_format::item::root::RootItem;
@@ -145,8 +145,9 @@ pub fn repair(
     let mut steps = Vec::new();
     let mut is_changed = false;
     for _ in 0..ROUNDS_MAX {
-        let mut round = Round::open(devices.clone(), &begin, options)?;
-        round.run(report.as_ref(), anew)?;
+        let mut round = with_room(&devices, &begin, options, |round| {
+            round.run(report.as_ref(), anew)
+        })?;
         is_changed |= round.is_changed;
         steps.append(&mut round.steps);
         // The next round begins with what this one wrote.
@@ -176,6 +177,28 @@ pub fn repair(
         steps,
         is_changed,
     })
+}
+
+/// Opens a round and runs it. If it ends for lack of space, it is begun again
+/// with new block groups, as long as the devices have room for them; what it
+/// wrote lies where nothing refers to.
+fn with_room<'o>(
+    devices: &[Arc<dyn BlockDevice>],
+    begin: &Begin,
+    options: &'o Options,
+    run: impl Fn(&mut Round<'o>) -> Result<(), RepairError>,
+) -> Result<Round<'o>, RepairError> {
+    let mut groups = 0_usize;
+    loop {
+        let mut round = Round::open(devices.to_vec(), begin, options)?;
+        for _ in 0..groups {
+            room::add(&mut round.writer, &mut round.steps)?;
+        }
+        match run(&mut round) {
+            Err(error) if error.is_no_space() => groups = groups.saturating_mul(2).max(1),
+            outcome => return outcome.map(|()| round),
+        }
+    }
 }
 
 /// One round.

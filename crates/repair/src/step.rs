@@ -40,6 +40,7 @@ steps! {
     Emptied = "Make the lost root of a subvolume an empty directory.", "It is damaged in all copies, and no node below it can be read.";
     TreeAnew = "Make a tree anew.", "All that it holds follows from the other trees.";
     PointerDropped = "Drop a pointer to a node that is damaged in all copies.", "Nothing can be read below it; what else the tree holds can be used again.";
+    NewBlockGroup = "Make a block group for metadata.", "Those that are there have no free space for the nodes that the repair writes.";
     Chunks = "Make device extents, device items and sizes equal to the chunks.", "The chunks say where everything lies, and everything was found there.";
     Extents = "Make the extent tree equal to what the trees refer to.", "All trees were read, so all references are known.";
     BlockGroups = "Count the used bytes of block groups anew.", "The extents are known.";

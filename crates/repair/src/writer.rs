@@ -12,7 +12,7 @@ use crate::error::RepairError;
 use crate::patient::{BadNode, Patient};
 use crate::ranges::Ranges;
 use butterfs_format::features::Incompat;
-use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::node::{HEADER_SIZE, POINTER_SIZE};
 use butterfs_format::{Generation, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Expected, Node, NodeSink, NodeSource, Packing, TreeError};
@@ -114,6 +114,19 @@ impl Writer {
         self.groups = groups_of(&self.patient.space.map());
     }
 
+    /// Adds a chunk whose block group is empty. [`crate::devices::mend`] enters it
+    /// into the trees.
+    pub(crate) fn add_chunk(&mut self, logical: Logical, chunk: Chunk) -> Result<(), RepairError> {
+        let map = self.patient.space.map().with(logical, chunk.clone())?;
+        self.patient.space.set_map(map);
+        for range in superblock_ranges(logical, &chunk) {
+            self.used.add(range);
+        }
+        self.patient.corrected.push((logical, chunk));
+        self.read_groups();
+        Ok(())
+    }
+
     /// Keeps new nodes out of more space.
     pub(crate) fn avoid(&mut self, space: &Ranges) {
         for range in space.within(0..u64::MAX) {
@@ -142,6 +155,19 @@ impl Writer {
         !self.changed.is_empty() || !self.born.is_empty()
     }
 
+    /// Whether new nodes of other trees than the chunk tree may lie in a group.
+    pub(crate) fn is_for_nodes(&self, group: &Group) -> bool {
+        self.is_for(group, BlockGroupFlags::METADATA)
+    }
+
+    fn is_for(&self, group: &Group, wanted: BlockGroupFlags) -> bool {
+        let incompat = self.patient.superblock.incompat;
+        let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        // A chunk of data that says that it holds nodes, too, lies.
+        let lies = group.flags.contains(both) && !incompat.contains(Incompat::MIXED_GROUPS);
+        group.flags.contains(wanted) && !lies && Profile::from_flags(group.flags).is_some()
+    }
+
     fn allocate(&mut self, tree: TreeId) -> Result<Logical, TreeError> {
         let is_system = tree == TreeId::CHUNK;
         let wanted = match is_system {
@@ -149,12 +175,6 @@ impl Writer {
             false => BlockGroupFlags::METADATA,
         };
         let length = self.patient.node_bytes();
-        // A chunk of data that says that it holds nodes, too, lies.
-        let incompat = self.patient.superblock.incompat;
-        let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
-        let lies = |flags: BlockGroupFlags| {
-            flags.contains(both) && !incompat.contains(Incompat::MIXED_GROUPS)
-        };
         let (first, at) = self.cursors.get(&is_system).copied().unwrap_or((0, 0));
         let count = self.groups.len();
         // Once from the cursor to the end, once from the beginning.
@@ -162,10 +182,7 @@ impl Writer {
             let Some(group) = self.groups.get(number).copied() else {
                 continue;
             };
-            // Rows with parity hold content of others, and a crash while one is
-            // written may damage that.
-            let is_fit = group.flags.contains(wanted) && !lies(group.flags);
-            if !is_fit || Profile::from_flags(group.flags).is_none() {
+            if !self.is_for(&group, wanted) {
                 continue;
             }
             let end = group.start.saturating_add(group.length);

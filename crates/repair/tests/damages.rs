@@ -30,9 +30,10 @@ mod space;
 use butterfs::{BlockDevice, Cleaner, MemoryDevice, OpenOptions, SnapshotAccess, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, make_on};
 use butterfs_check::{DataChecksums as Data, FaultCode, NoProgress};
+use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::node::field;
-use butterfs_format::{Logical, TreeId};
-use butterfs_repair::{Options, Outcome, repair};
+use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_repair::{Options, Outcome, StepKind, repair};
 use butterfs_testkit::differential::seeds;
 use butterfs_testkit::judge::{DataChecksums, Mode, btrfs_check, scratch_dir};
 use butterfs_testkit::random::Random;
@@ -481,4 +482,53 @@ fn every_damage_is_mended() {
     }
     println!("{mended} of {number} mended");
     assert!(failed.is_empty(), "not mended:\n{}", failed.join("\n"));
+}
+
+/// All free space for metadata is recorded as in use, so the repair has to make
+/// a block group for its own nodes. Where the device has no room for one, the
+/// volume stays as it is.
+#[test]
+fn a_repair_without_free_space_makes_a_block_group() {
+    let dir = scratch_dir();
+    for has_room in [true, false] {
+        let path = dir.path().join("v.img");
+        of_ours(&path);
+        let truth = read(&MemoryDevice::load(&path).unwrap());
+        let mut image = Image::open(&path);
+        for (free, _) in image.items(TreeId::FREE_SPACE) {
+            let group = image.map.find(Logical(free.objectid)).unwrap().1;
+            let is_for_nodes = group.flags.contains(BlockGroupFlags::METADATA);
+            if free.item_type == ItemType::FREE_SPACE_EXTENT && is_for_nodes {
+                let key = Key::new(free.objectid, ItemType::EXTENT_ITEM, free.offset);
+                image.insert(TreeId::EXTENT, key, &space::extent_item(key, 5));
+            }
+        }
+        if !has_room {
+            let extents = image.items(TreeId::DEVICE).into_iter();
+            let extents = extents.filter(|(key, _)| key.item_type == ItemType::DEV_EXTENT);
+            let ends = extents.map(|(key, data)| {
+                key.offset + u64::from_le_bytes(data[24..32].try_into().unwrap())
+            });
+            let end = ends.max().unwrap();
+            image.superblock(|own| own.device.total_bytes = end);
+            drop(image);
+            let device = Arc::new(MemoryDevice::load(&path).unwrap());
+            let error = repaired(&device).unwrap_err();
+            assert!(error.contains("no room for another block group"), "{error}");
+            let lost = read(&device).lost(&truth, &truth, Touched::Files(&[]));
+            assert_eq!(lost, Vec::<String>::new());
+            continue;
+        }
+        drop(image);
+        let (wrong, outcome) = judge(&path, &truth);
+        assert_eq!(wrong, Vec::<String>::new());
+        let steps = outcome.unwrap().steps;
+        let made = steps
+            .iter()
+            .any(|step| step.kind == StepKind::NewBlockGroup);
+        assert!(made, "{steps:?}");
+        let after = read(&MemoryDevice::load(&path).unwrap());
+        let lost = after.lost(&truth, &truth, Touched::Files(&[]));
+        assert_eq!(lost, Vec::<String>::new());
+    }
 }

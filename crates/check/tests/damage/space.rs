@@ -61,7 +61,7 @@ fn free_data(image: &Image) -> (Key, u64) {
 }
 
 /// Builds an extent item with one reference by a file.
-fn extent_item(key: Key, root: u64) -> Vec<u8> {
+pub fn extent_item(key: Key, root: u64) -> Vec<u8> {
     let mut data = Vec::new();
     for word in [1_u64, 5, 1] {
         data.extend(word.to_le_bytes());
