@@ -15,6 +15,7 @@ use butterfs_tree::{
     Cursor, Expected, Headers, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity,
 };
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Which state of the volume is repaired.
@@ -290,6 +291,8 @@ impl Patient {
     fn read_chunks(&mut self) -> Result<(), RepairError> {
         let mut map = ChunkMap::clone(&self.space.map());
         let mut corrected = Vec::new();
+        let mut only_in_superblock: BTreeMap<Logical, Chunk> =
+            self.superblock.sys_chunks.iter().cloned().collect();
         let damaged = |_| RepairError::Unreadable("its chunk tree is damaged");
         let source = Plain(self);
         let mut cursor = Cursor::at_root(&source, self.chunk_root);
@@ -298,10 +301,20 @@ impl Patient {
             if key.item_type == ItemType::CHUNK_ITEM
                 && let Ok(chunk) = Chunk::parse(data)
             {
-                let chunk_in_superblock = map.find(Logical(key.offset));
-                let known = chunk_in_superblock.is_some_and(|(at, _)| at.get() == key.offset);
-                if known {
-                    map = map.without(Logical(key.offset));
+                let logical = Logical(key.offset);
+                only_in_superblock.remove(&logical);
+                let in_superblock = map.find(logical).filter(|(at, _)| *at == logical);
+                if let Some((at, known)) = in_superblock {
+                    let end = at.saturating_add(known.length);
+                    // The chunk tree was found by it.
+                    if (at..end).contains(&self.chunk_root.logical) {
+                        if *known != chunk {
+                            corrected.push((at, known.clone()));
+                        }
+                        cursor.next().map_err(damaged)?;
+                        continue;
+                    }
+                    map = map.without(logical);
                 }
                 if map.insert(Logical(key.offset), chunk.clone()).is_err() {
                     let chunk = usual(chunk, self.superblock.sector_size);
@@ -313,15 +326,28 @@ impl Patient {
             }
             cursor.next().map_err(damaged)?;
         }
-        if map
-            .check_devices(|id| self.space.device(id).map(|_| u64::MAX))
-            .is_err()
-        {
+        drop(cursor);
+        let is_possible = |map: &ChunkMap| {
+            let devices = map.check_devices(|id| self.space.device(id).map(|_| u64::MAX));
+            devices.is_ok()
+        };
+        // The chunk tree lost the item of such a chunk, or the chunk is gone and
+        // other chunks lie in its place.
+        let mut with_all = true;
+        if !is_possible(&map) {
+            with_all = false;
+            for logical in only_in_superblock.keys() {
+                map = map.without(*logical);
+            }
+        }
+        if !is_possible(&map) || map.find(self.chunk_root.logical).is_none() {
             return Err(unsupported(
                 "its chunks lie on each other, or on unknown devices",
             ));
         }
-        drop(cursor);
+        if with_all {
+            corrected.extend(only_in_superblock);
+        }
         self.corrected = corrected;
         self.space.set_map(map);
         Ok(())
