@@ -1,10 +1,16 @@
 //! `butterfs check --repair` and `butterfs rescue` as programs: nothing is
 //! written to the volume before its owner says so, and every byte comes back.
 
+use butterfs::{BlockDevice, MemoryDevice, OpenOptions, Volume};
+use butterfs_admin::mkfs::{MkfsOptions, make_on};
+use butterfs_format::DeviceOffset;
+use butterfs_testkit::judge::judge_image;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::time::Duration;
 
 fn butterfs(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_butterfs"))
@@ -171,4 +177,59 @@ fn single_repairs_and_roots_to_begin_with() {
         fs::remove_file(overlay).expect("it was made");
     }
     run(&["rescue", "create-control-device"], 0);
+}
+
+/// A volume after a power failure: `new` is in its fsync log alone. All copies
+/// of the nodes of `tree` are zeroed.
+fn with_log(path: &Path, tree: u64) {
+    let device = Arc::new(MemoryDevice::new(200 << 20));
+    let devices = vec![device.clone() as Arc<dyn BlockDevice>];
+    make_on(&devices, &MkfsOptions::default()).expect("a volume");
+    let options = OpenOptions {
+        commit_interval: Duration::from_secs(3600),
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open_devices(devices, options).expect("it opens");
+    volume.write_file("old", b"committed").expect("a file");
+    volume.sync().expect("a commit");
+    let file = volume.create_file("new").expect("a file");
+    file.write_at(&b"durable".repeat(20_000), 0).expect("data");
+    file.sync_all().expect("an fsync");
+    let device = device.snapshot();
+    let mut fsid = [0; 16];
+    let at = DeviceOffset((64 << 10) + 32);
+    device.read_at(at, &mut fsid).expect("a superblock");
+    let mut header = [0; 96];
+    for at in (0..device.size()).step_by(4096).map(DeviceOffset) {
+        device.read_at(at, &mut header).expect("it can be read");
+        if header[32..48] == fsid && header[88..96] == tree.to_le_bytes() {
+            device.write_at(at, &[0; 4096]).expect("it can be written");
+        }
+    }
+    device.save(path).expect("an image");
+}
+
+#[test]
+fn what_fsync_made_durable_outlives_the_repair() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("v.img");
+    let image = path.to_str().expect("a path of characters");
+    let (extents, chunks) = (2, 3);
+    for (tree, words) in [
+        (extents, &["check", "--repair", "--commit", image][..]),
+        (chunks, &["rescue", "chunk-recover", "--commit", image]),
+    ] {
+        with_log(&path, tree);
+        let said = run(words, 0);
+        assert!(said.contains("the fsync log was replayed"), "{said}");
+        assert!(!said.contains("Throw the fsync log away"), "{said}");
+        run(&["check", "--check-data-csum", image], 0);
+        assert_eq!(run(&["cat", &format!("{image}:/old")], 0), "committed");
+        let new = run(&["cat", &format!("{image}:/new")], 0);
+        assert!(new == "durable".repeat(20_000), "{} bytes", new.len());
+        judge_image(&path, "after the repair");
+        for name in ["v.img", "v.img.overlay", "v.img.overlay.undo"] {
+            fs::remove_file(dir.path().join(name)).expect("it is there");
+        }
+    }
 }

@@ -26,6 +26,7 @@ mod error;
 mod extents;
 mod file_extents;
 mod free_space;
+mod fsync_log;
 mod inodes;
 mod items;
 mod names;
@@ -45,5 +46,5 @@ mod writer;
 
 pub use error::RepairError;
 pub use patient::Begin;
-pub use repair::{Anew, Options, Outcome, repair};
+pub use repair::{Anew, FsyncLog, Options, Outcome, repair};
 pub use step::{Step, StepKind};

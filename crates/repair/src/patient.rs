@@ -36,6 +36,11 @@ pub struct Begin {
 }
 
 impl Begin {
+    /// Whether the tree of roots is the one that the superblock names.
+    pub(crate) const fn is_at_superblock(&self) -> bool {
+        self.tree_root.is_none() && !self.backup
+    }
+
     /// Whether it is the state that the superblock names.
     #[must_use]
     pub fn is_plain(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::settle::{Count, Settled, Superblocks, settle};
 use crate::step::{Step, StepKind};
 use crate::walk::{self, Found, Heal, Recorded, is_derived};
 use crate::writer::{TreeRoot, Writer};
-use crate::{checksums, devices, inodes, prune, regrow, room, roots};
+use crate::{checksums, devices, fsync_log, inodes, prune, regrow, room, roots};
 use butterfs_check::{FaultCode, Report, Severity};
 use butterfs_device::BlockDevice;
 use butterfs_format::item::root::RootItem;
@@ -44,6 +44,16 @@ pub struct Anew {
     pub superblocks: bool,
 }
 
+/// What becomes of an fsync log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FsyncLog {
+    /// It stays for a replay after the repair, if it can be read.
+    #[default]
+    Keep,
+    /// It is thrown away, and what fsync made durable after the last commit.
+    Drop,
+}
+
 /// How a volume is repaired.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -51,6 +61,8 @@ pub struct Options {
     pub begin: Begin,
     /// What is made anew.
     pub anew: Anew,
+    /// What becomes of an fsync log.
+    pub log: FsyncLog,
     /// The most bytes of memory for what trees refer to.
     pub memory_max: u64,
     /// How it is checked before and after.
@@ -62,6 +74,7 @@ impl Default for Options {
         Self {
             begin: Begin::default(),
             anew: Anew::default(),
+            log: FsyncLog::default(),
             memory_max: 1 << 30,
             check: butterfs_check::Options::default(),
         }
@@ -269,6 +282,14 @@ impl<'o> Round<'o> {
         writer.is_careful = found.lacks_files() && !recorded.is_whole;
         writer.avoid(&space);
         writer.avoid(&space_of(&found, node));
+        let is_newest = writer.generation == writer.patient.superblock.generation.saturating_add(1);
+        if options.log == FsyncLog::Keep
+            && begin.is_at_superblock()
+            && is_newest
+            && let Some(space) = fsync_log::space(&writer.patient)
+        {
+            writer.keep_log(&space);
+        }
         Ok(Self {
             options,
             writer,
@@ -441,7 +462,8 @@ impl<'o> Round<'o> {
 
     /// Brings the accounts to rest and publishes.
     fn end(&mut self, superblocks: Superblocks, count: Count) -> Result<(), RepairError> {
-        let had_log = self.writer.patient.superblock.log_root.get() != 0;
+        let drops_log =
+            self.writer.patient.superblock.log_root.get() != 0 && !self.writer.keeps_log;
         let trees = walk::trees(&self.writer)?;
         let memory = self.options.memory_max;
         let found = walk::walk(&self.writer, &trees, &self.recorded, Heal::No, memory)?;
@@ -453,7 +475,7 @@ impl<'o> Round<'o> {
         self.note(&settled);
         if settled.is_published {
             self.is_changed = true;
-            if had_log {
+            if drops_log {
                 let step = Step::new(StepKind::Log, "The superblock names none any more.");
                 let lost = "what fsync made durable after the last commit";
                 self.steps.push(step.losing(lost));

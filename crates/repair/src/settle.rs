@@ -327,8 +327,10 @@ fn superblock(writer: &mut Writer, bytes_used: u64) {
     let mut own = writer.patient.superblock.clone();
     // The root of the tree of roots has the superblock's generation.
     own.generation = generation;
-    own.log_root = Logical(0);
-    own.log_root_level = 0;
+    if !writer.keeps_log {
+        own.log_root = Logical(0);
+        own.log_root_level = 0;
+    }
     own.bytes_used = bytes_used;
     if let Some(node) = root(TreeId::ROOT) {
         own.root = node.logical;

@@ -32,7 +32,7 @@ macro_rules! steps {
 
 steps! {
     Superblocks = "Write all copies of the superblock anew.", "A good copy says the same.";
-    Log = "Throw the fsync log away.", "It belongs to the commit before the repair, and cannot be replayed after it.";
+    Log = "Throw the fsync log away.", "It cannot be read or replayed.";
     NodeCopies = "Make bad copies of nodes equal to good ones.", "Another copy matches its checksum and the pointer to it.";
     Nodes = "Correct headers of nodes.", "The rest of the node is right, and in its place.";
     PutBack = "Put the items of a leaf back that its pointer names wrongly.", "The leaf matches its checksum, and its items are in no other leaf.";

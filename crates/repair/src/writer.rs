@@ -65,6 +65,8 @@ pub(crate) struct Writer {
     pub(crate) used: Ranges,
     groups: Vec<Group>,
     cursors: FxHashMap<bool, (usize, u64)>,
+    /// The superblock goes on to name the fsync log.
+    pub(crate) keeps_log: bool,
     /// Parts of trees are lost, and nothing says where: no node is overwritten,
     /// not even an old one.
     pub(crate) is_careful: bool,
@@ -105,6 +107,7 @@ impl Writer {
             used,
             groups,
             cursors: FxHashMap::default(),
+            keeps_log: false,
             is_careful: false,
         }
     }
@@ -125,6 +128,13 @@ impl Writer {
         self.patient.corrected.push((logical, chunk));
         self.read_groups();
         Ok(())
+    }
+
+    /// Leaves the fsync log, which has this space, for its replay.
+    pub(crate) fn keep_log(&mut self, space: &Ranges) {
+        self.avoid(space);
+        self.generation = self.patient.superblock.generation;
+        self.keeps_log = true;
     }
 
     /// Keeps new nodes out of more space.

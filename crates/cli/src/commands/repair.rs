@@ -12,7 +12,7 @@ use butterfs::{
 use butterfs_check::{NoProgress, Options as CheckOptions, Progress};
 use butterfs_device::{GrowingFile, OverlayFile};
 use butterfs_format::superblock::{COPIES, SIZE, Superblock};
-use butterfs_repair::{Anew, Begin, Options, Outcome, overlay, repair, transfer};
+use butterfs_repair::{Anew, Begin, FsyncLog, Options, Outcome, overlay, repair, transfer};
 use clap::Args;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -174,6 +174,7 @@ impl RepairArguments {
                 free_space: self.clear_space_cache.is_some(),
                 ..Anew::default()
             },
+            log: FsyncLog::Keep,
             memory_max: check.memory_max,
             check,
         };
@@ -216,17 +217,18 @@ fn has_log(device: &Arc<dyn BlockDevice>) -> bool {
     read.is_ok() && parsed.is_ok_and(|superblock| superblock.log_root.get() != 0)
 }
 
-/// Brings back what fsync made durable, so that the repair need not throw it
-/// away. Nothing happens if the volume cannot be opened.
-fn replay_log(devices: &[Arc<dyn BlockDevice>]) {
-    if devices.iter().any(has_log)
-        && let Ok(volume) = Volume::open_devices(devices.to_vec(), OpenOptions::default())
-    {
-        match volume.close() {
-            Ok(()) => note!("the fsync log was replayed on the overlay"),
-            Err(error) => note!("the fsync log could not be replayed: {error}"),
-        }
+/// Brings back what fsync made durable, if the volume can be opened. False if a
+/// log is left.
+fn replay_log(devices: &[Arc<dyn BlockDevice>]) -> bool {
+    if !devices.iter().any(has_log) {
+        return true;
     }
+    let opened = Volume::open_devices(devices.to_vec(), OpenOptions::default());
+    let is_replayed = opened.is_ok_and(|volume| volume.close().is_ok());
+    if is_replayed {
+        note!("the fsync log was replayed on the overlay");
+    }
+    is_replayed
 }
 
 fn carry_out(
@@ -271,6 +273,35 @@ impl Laid {
         }
     }
 
+    /// Replays the log that a repair left, or throws it away if that is not
+    /// possible, and repairs what is wrong then.
+    fn end_log(
+        &self,
+        outcome: &mut Outcome,
+        options: &Options,
+        progress: &dyn Progress,
+    ) -> Result<(), Failure> {
+        let is_replayed = replay_log(&self.laid);
+        let again = Options {
+            begin: Begin::default(),
+            anew: Anew {
+                superblocks: !is_replayed,
+                ..Anew::default()
+            },
+            log: FsyncLog::Drop,
+            check: CheckOptions {
+                superblock: None,
+                ..options.check.clone()
+            },
+            ..options.clone()
+        };
+        let ended = repair(self.laid.clone(), &again, progress)?;
+        outcome.steps.extend(ended.steps);
+        outcome.after = ended.after;
+        outcome.is_changed = true;
+        Ok(())
+    }
+
     /// Repairs the volume, says what was done, and commits it if asked to. False
     /// if faults are left.
     pub fn repair(
@@ -279,7 +310,10 @@ impl Laid {
         progress: &dyn Progress,
         ending: &Ending,
     ) -> Result<bool, Failure> {
-        let outcome = repair(self.laid.clone(), options, progress)?;
+        let mut outcome = repair(self.laid.clone(), options, progress)?;
+        if self.laid.iter().any(has_log) {
+            self.end_log(&mut outcome, options, progress)?;
+        }
         tell(&outcome)?;
         let file = ending.overlay.display();
         if !outcome.is_changed && !self.was_there {
