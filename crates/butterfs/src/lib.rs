@@ -206,7 +206,7 @@ pub use butterfs_fs::dir::{
 };
 pub use butterfs_fs::file::{
     CloneSpan, Deduped, Defragment, Defragmented, Doubts, FallocateMode, FileSpace, Flusher,
-    Recompress, SeekTarget, Sharing,
+    MappedExtent, MappedKind, Recompress, SeekTarget, Sharing,
 };
 pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};

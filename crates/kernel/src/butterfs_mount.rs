@@ -7,9 +7,11 @@
 //! systems answer ENOTTY.
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
-use crate::sharing::{DedupeRequest, Deduped};
+use crate::sharing::{CloneRequest, DedupeRequest, Deduped};
+use rustix::fs::{copy_file_range, fdatasync, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const BUTTERFS: u8 = 0xbf;
@@ -17,6 +19,12 @@ const BUTTERFS: u8 = 0xbf;
 const VERSION: Opcode = opcode::read::<u64>(BUTTERFS, 0);
 const DEDUPE: Opcode = opcode::read_write::<[u64; 7]>(BUTTERFS, 1);
 const DEFRAGMENT: Opcode = opcode::read_write::<[u64; 11]>(BUTTERFS, 2);
+const EXTENTS: Opcode = opcode::read_write::<[u64; EXTENT_WORDS]>(BUTTERFS, 3);
+
+/// Words of [`Request::Extents`].
+const EXTENT_WORDS: usize = 2040;
+/// Extents that one answer has at most.
+pub const EXTENTS_MAX: usize = (EXTENT_WORDS - 3) / 4;
 
 /// The version that this module describes.
 pub const CURRENT: u64 = 1;
@@ -31,6 +39,10 @@ pub enum Request {
     /// at all), descriptor of the target, offset. Out, in the words after
     /// these: bytes shared, 1 when the ranges differ.
     Dedupe,
+    /// Where a file lies. In: start, end. Out, in the words after these: how many
+    /// extents follow, at most [`EXTENTS_MAX`], and of each its offset in the
+    /// file, its logical address, its length, and its flags as FIEMAP has them.
+    Extents,
     /// Rewrites small extents. In: start, end, size that is large enough, flags,
     /// number of a compression, its level. Out, in the words after these:
     /// extents, extents rewritten, bytes rewritten, bytes shared, new extents.
@@ -45,6 +57,7 @@ impl Request {
             0x8008_bf00 => Some(Self::Version),
             0xc038_bf01 => Some(Self::Dedupe),
             0xc058_bf02 => Some(Self::Defragment),
+            0xffc0_bf03 => Some(Self::Extents),
             _ => None,
         }
     }
@@ -54,6 +67,7 @@ impl Request {
     pub const fn words_in(self) -> usize {
         match self {
             Self::Version => 0,
+            Self::Extents => 2,
             Self::Dedupe => 5,
             Self::Defragment => 6,
         }
@@ -174,6 +188,97 @@ pub fn defragment(
     })
 }
 
+/// An extent of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedExtent {
+    /// Where in the file.
+    pub offset: u64,
+    /// Its logical address in the volume; 0 if the tree has its data.
+    pub logical: u64,
+    /// Bytes of the file.
+    pub length: u64,
+    /// Flags as FIEMAP has them.
+    pub flags: u32,
+}
+
+/// The first extents of a file in `range`; holes are left out. Empty if there
+/// are none.
+///
+/// # Errors
+/// What the file system says.
+pub fn mapped_extents(file: BorrowedFd<'_>, range: Range<u64>) -> Result<Vec<MappedExtent>, Errno> {
+    let mut words = [0_u64; EXTENT_WORDS];
+    let [start, end, ..] = &mut words;
+    (*start, *end) = (range.start, range.end);
+    // SAFETY: the request reads and writes exactly these words, numbers alone.
+    unsafe { ioctl(file, Updater::<EXTENTS, _>::new(&mut words))? };
+    let [_, _, count, all @ ..] = &words;
+    let (all, _) = all.as_chunks::<4>();
+    let count = usize::try_from(*count).unwrap_or(0).min(EXTENTS_MAX);
+    let extents = all.iter().take(count);
+    Ok(extents
+        .map(|[offset, logical, length, flags]| MappedExtent {
+            offset: *offset,
+            logical: *logical,
+            length: *length,
+            flags: u32::try_from(*flags).unwrap_or(0),
+        })
+        .collect())
+}
+
+/// Shares a range of two open files of one mount, as FICLONERANGE does; gives
+/// how many bytes. A length of 0 is all up to the end of the source. The source
+/// must be open for reading, the target for writing.
+///
+/// The server shares what copy_file_range(2) copies in whole sectors. It is asked
+/// before whether the files can share at all, and afterwards whether they do, so
+/// that no copy passes for a clone.
+///
+/// # Errors
+/// EINVAL if the range does not consist of whole sectors or ends both files, or
+/// data with and without checksums would be mixed; EXDEV for files of two
+/// mounts; EAGAIN if the source changed meanwhile.
+pub fn clone_range(file: BorrowedFd<'_>, request: CloneRequest<'_>) -> Result<u64, Errno> {
+    let size = |file: BorrowedFd<'_>| fstat(file).map(|facts| facts.st_size.cast_unsigned());
+    let (source, from, to) = (request.source, request.source_offset, request.offset);
+    let left = size(source)?.checked_sub(from).ok_or(Errno::INVAL)?;
+    let length = match request.length {
+        0 => left,
+        length => length,
+    };
+    let sector = fstatfs(file)?.f_bsize.cast_unsigned().max(1);
+    let aligned = from.is_multiple_of(sector) && to.is_multiple_of(sector);
+    let ends_both = length == left && to.saturating_add(length) >= size(file)?;
+    if length > left || !aligned || !(ends_both || length.is_multiple_of(sector)) {
+        return Err(Errno::INVAL);
+    }
+    fdatasync(source).map_err(|_| Errno::IO)?;
+    let shared = |length| {
+        dedupe(DedupeRequest {
+            source,
+            source_offset: from,
+            length,
+            target: file,
+            target_offset: to,
+        })
+    };
+    shared(0)?;
+    let mut done = 0_u64;
+    while done < length {
+        let (mut from, mut to) = (from.saturating_add(done), to.saturating_add(done));
+        let room = usize::try_from(length.saturating_sub(done)).unwrap_or(usize::MAX);
+        match copy_file_range(source, Some(&mut from), file, Some(&mut to), room)? {
+            0 => return Err(Errno::INVAL),
+            part => done = done.saturating_add(u64::try_from(part).unwrap_or(u64::MAX)),
+        }
+    }
+    // Inline data, of less than a sector, are never shared.
+    match shared(length)? {
+        Deduped::Shared(bytes) if bytes == length || length <= sector => Ok(length),
+        Deduped::Shared(_) | Deduped::Differs => Err(Errno::AGAIN),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +289,7 @@ mod tests {
             (VERSION, Request::Version),
             (DEDUPE, Request::Dedupe),
             (DEFRAGMENT, Request::Defragment),
+            (EXTENTS, Request::Extents),
         ];
         for (number, request) in pairs {
             assert_eq!(Request::of(number), Some(request));

@@ -38,6 +38,9 @@ pub struct MappedExtent {
     pub compression: Option<Algorithm>,
     /// What it holds.
     pub kind: MappedKind,
+    /// Other files, other subvolumes or other places of this file have a part of
+    /// the whole extent, too.
+    pub is_shared: bool,
 }
 
 impl Filesystem {
@@ -66,7 +69,17 @@ impl Filesystem {
                 break;
             };
             let room = limit - mapped.len();
-            mapped.extend(batch.iter().filter_map(describe).take(room));
+            let mut probe = SharingProbe::new(&engine);
+            for extent in batch.iter().take(room) {
+                let Some(mut found) = describe(extent) else {
+                    continue;
+                };
+                if let Body::Regular(place) | Body::Prealloc(place) = &extent.body {
+                    let owner = extents::owner(inode.id, extent.start, place);
+                    found.is_shared = probe.is_shared(extents::extent_of(place), owner)?;
+                }
+                mapped.push(found);
+            }
             // An inline extent ends where the next sector begins.
             at = end
                 .checked_next_multiple_of(self.sector_size)
@@ -142,6 +155,7 @@ fn describe(extent: &extents::Found) -> Option<MappedExtent> {
                 disk_length: data.len() as u64,
                 compression: extent.compression,
                 kind: MappedKind::Inline,
+                is_shared: false,
             });
         }
         Body::Regular(_) if extent.is_hole() => return None,
@@ -159,5 +173,6 @@ fn describe(extent: &extents::Found) -> Option<MappedExtent> {
         disk_length: place.disk_length,
         compression: extent.compression,
         kind,
+        is_shared: false,
     })
 }

@@ -26,6 +26,7 @@ mod protected;
 mod quotas;
 mod rescan;
 mod rights;
+mod sending;
 mod serve;
 mod serve_data;
 mod server;

@@ -1,7 +1,7 @@
-//! Dedupe and defragmentation over ioctls.
+//! Dedupe, defragmentation and maps of extents over ioctls.
 //!
-//! FICLONE and FIDEDUPERANGE never reach a FUSE server. Requests of ButterFS'
-//! own stand in for the second (`butterfs_kernel::butterfs_mount`). What a
+//! FICLONE, FIDEDUPERANGE and FIEMAP never reach a FUSE server. Requests of
+//! ButterFS' own stand in for them (`butterfs_kernel::butterfs_mount`). What a
 //! caller may do follows from how it opened its files, and the kernel checked
 //! that: the source for reading, the target for writing.
 //!
@@ -10,7 +10,10 @@
 use super::answered::Answered;
 use super::ioctl::Command;
 use super::server::Server;
-use butterfs::{Algorithm, Deduped, Defragment, Defragmented, InodeFlags, Recompress, Sharing};
+use butterfs::{
+    Algorithm, Deduped, Defragment, Defragmented, InodeFlags, Logical, MappedExtent, MappedKind,
+    Recompress, Sharing,
+};
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
@@ -41,6 +44,7 @@ impl Server {
         let answer = match what {
             Request::Version => Ok(vec![own::CURRENT]),
             Request::Dedupe => self.dedupe(context, input),
+            Request::Extents => self.extents(request.node, input),
             Request::Defragment => self.defragment(context, request.node, input),
         };
         Some(answer.and_then(|answer| {
@@ -95,6 +99,41 @@ impl Server {
             Deduped::Shared(bytes) => vec![bytes, 0],
             Deduped::Differs => vec![0, 1],
         })
+    }
+
+    /// Where a file lies, as FIEMAP tells it. As there, neighbours on the device
+    /// are one extent.
+    fn extents(&self, node: NodeId, words: [u64; 6]) -> Result<Vec<u64>, Errno> {
+        const LAST: u32 = 1;
+        let [start, end, ..] = words;
+        let inode = self.inode(node)?;
+        let limit = own::EXTENTS_MAX + 1;
+        let map = self
+            .files()
+            .extent_map(&inode, start..u64::MAX, limit)
+            .answered()?;
+        let is_all = map.len() < limit;
+        let mut told: Vec<own::MappedExtent> = Vec::new();
+        for extent in map.iter().take(own::EXTENTS_MAX).map(told_as) {
+            match told.last_mut() {
+                Some(last) if continues(last, &extent) => last.length += extent.length,
+                _ => told.push(extent),
+            }
+        }
+        if let Some(last) = told.last_mut().filter(|_| is_all) {
+            last.flags |= LAST;
+        }
+        told.retain(|extent| extent.offset < end);
+        let mut answer = vec![told.len() as u64];
+        for extent in told {
+            answer.extend([
+                extent.offset,
+                extent.logical,
+                extent.length,
+                extent.flags.into(),
+            ]);
+        }
+        Ok(answer)
     }
 
     fn defragment(
@@ -176,6 +215,41 @@ impl Server {
         self.check_change(&inode)?;
         self.files().defragment(&inode, wanted).answered()
     }
+}
+
+/// FIEMAP's flags.
+const ENCODED: u32 = 1 << 3;
+const NOT_ALIGNED: u32 = 1 << 8;
+const INLINE: u32 = 1 << 9;
+const UNWRITTEN: u32 = 1 << 11;
+const SHARED: u32 = 1 << 13;
+
+fn told_as(extent: &MappedExtent) -> own::MappedExtent {
+    let mut flags = match extent.kind {
+        MappedKind::Inline => INLINE | NOT_ALIGNED,
+        MappedKind::Data => 0,
+        MappedKind::Preallocated => UNWRITTEN,
+    };
+    if extent.compression.is_some() {
+        flags |= ENCODED;
+    }
+    if extent.is_shared {
+        flags |= SHARED;
+    }
+    own::MappedExtent {
+        offset: extent.offset,
+        logical: extent.logical.map_or(0, Logical::get),
+        length: extent.length,
+        flags,
+    }
+}
+
+/// Whether `next` begins where `last` ends, in the file and on the device.
+fn continues(last: &own::MappedExtent, next: &own::MappedExtent) -> bool {
+    last.flags == next.flags
+        && last.flags & (ENCODED | INLINE) == 0
+        && last.offset.checked_add(last.length) == Some(next.offset)
+        && last.logical.checked_add(last.length) == Some(next.logical)
 }
 
 fn algorithm(number: u64) -> Result<Algorithm, Errno> {

@@ -1,17 +1,16 @@
 //! Reflinks on mounts.
 //!
 //! A kernel file system is asked with FICLONERANGE. That request never reaches
-//! a FUSE server. So on a mount of ButterFS, ranges are copied with
-//! copy_file_range, which the server answers by sharing. Then the server is
-//! asked whether they are shared, so that no copy passes for a reflink.
+//! a FUSE server, so a mount of ButterFS is asked otherwise
+//! ([`butterfs_kernel::butterfs_mount::clone_range`]).
 
 use super::how::{How, working_name};
-use crate::commands::dedupe::{Span, dedupe_open};
+use crate::commands::dedupe::Span;
 use crate::commands::subvolume::site::unseen;
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs::copy_host_tree;
 use butterfs_kernel::butterfs_mount as own;
-use butterfs_kernel::{self as btrfs, CloneRequest, Deduped};
+use butterfs_kernel::{self as btrfs, CloneRequest};
 use rustix::fs::{IFlags, RenameFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -140,46 +139,23 @@ fn clone_file(from: &Path, to: &Path) -> io::Result<u64> {
 
 /// Shares a range of two open files; gives how many bytes.
 fn clone_open(source: &File, target: &File, span: Span) -> Result<u64, Errno> {
-    let size = |file: &File| rustix::fs::fstat(file).map(|facts| facts.st_size.cast_unsigned());
-    let left = size(source)?.checked_sub(span.from).ok_or(Errno::INVAL)?;
-    let length = if span.length == 0 { left } else { span.length };
-    let span = Span { length, ..span };
-    if !own::is_butterfs(target.as_fd()) {
-        let request = CloneRequest {
-            source: source.as_fd(),
-            source_offset: span.from,
-            length,
-            offset: span.to,
-        };
-        btrfs::clone_range(target.as_fd(), request)?;
-        return Ok(length);
+    let request = CloneRequest {
+        source: source.as_fd(),
+        source_offset: span.from,
+        length: span.length,
+        offset: span.to,
+    };
+    if own::is_butterfs(target.as_fd()) {
+        return own::clone_range(target.as_fd(), request);
     }
-    let sector = rustix::fs::fstatfs(target)?.f_bsize.cast_unsigned().max(1);
-    let aligned = span.from.is_multiple_of(sector) && span.to.is_multiple_of(sector);
-    let ends_both = length == left && span.to.saturating_add(length) >= size(target)?;
-    if length > left || !aligned || !(ends_both || length.is_multiple_of(sector)) {
-        return Err(Errno::INVAL);
-    }
-    source.sync_data().map_err(|_| Errno::IO)?;
-    // Checks whether they can share at all, before anything changes.
-    let nothing = Span { length: 0, ..span };
-    dedupe_open(source, target, nothing)?;
-    let mut done = 0;
-    while done < length {
-        let (mut from, mut to) = (span.from + done, span.to + done);
-        let room = usize::try_from(length - done).unwrap_or(usize::MAX);
-        let part =
-            rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), room)?;
-        if part == 0 {
-            return Err(Errno::INVAL);
-        }
-        done += part as u64;
-    }
-    // Inline data, of less than a sector, are never shared.
-    match dedupe_open(source, target, span)? {
-        Deduped::Shared(bytes) if bytes == length || length <= sector => Ok(length),
-        Deduped::Shared(_) | Deduped::Differs => Err(Errno::AGAIN),
-    }
+    let size = rustix::fs::fstat(source)?.st_size.cast_unsigned();
+    let left = size.checked_sub(span.from).ok_or(Errno::INVAL)?;
+    let length = match span.length {
+        0 => left,
+        length => length,
+    };
+    btrfs::clone_range(target.as_fd(), CloneRequest { length, ..request })?;
+    Ok(length)
 }
 
 /// An error of the file system at a path, in words.
