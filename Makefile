@@ -2,7 +2,7 @@
 # (or sudo), for the packages.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: dist install uninstall deb static demo test test-long programs kill vm-kill fuzz build lint bench soak crash-sweep devices-sweep convert-sweep races git-history lab-smoke lab-evidence clean
+.PHONY: dist install uninstall deb static demo test test-long programs tools kill vm-kill fuzz build lint bench soak crash-sweep devices-sweep convert-sweep races git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -55,6 +55,12 @@ test-long:
 programs: build
 	@scripts/packages test-long
 	scripts/programs
+
+# snapper, btrbk, compsize, duperemove, python-btrfs and others by `butterfs run`,
+# beside the kernel's Btrfs; part of `make test-long`.
+tools: build
+	@scripts/packages test-long
+	scripts/tools
 
 # kill -9 of the server under sqlite, git, dbench, PostgreSQL and MariaDB, 100
 # times each (about half an hour); `make test-long` does 5.

@@ -34,6 +34,8 @@ pub enum Command {
     /// Unmount a volume and wait until everything is on the device.
     #[command(visible_alias = "unmount")]
     Umount(commands::umount::Umount),
+    /// Run a program for which mounts of ButterFS are Btrfs.
+    Run(commands::run::Run),
     /// Make a volume in a file or on a block device.
     Mkfs(Box<commands::mkfs::Mkfs>),
     /// Turn ext2, ext3 or ext4 into Btrfs in place, or back.

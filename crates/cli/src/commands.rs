@@ -38,6 +38,7 @@ pub mod rescue;
 pub mod resize;
 pub mod restore;
 pub mod rm;
+pub mod run;
 pub mod scrub;
 pub mod send;
 pub mod served;

@@ -31,6 +31,7 @@ mod facts;
 mod fail;
 mod files_bar;
 mod fsck;
+mod hint;
 mod host;
 mod host_file;
 mod interrupt;

@@ -22,6 +22,9 @@ pub fn run(arguments: Arguments) -> ExitCode {
     if let Command::Check(check) = &arguments.command {
         return check.run(FAULTS);
     }
+    if let Command::Run(run) = &arguments.command {
+        return run.run();
+    }
     let (done, failure_code) = match arguments.command {
         Command::Mount(mount) => (mount.run(), MOUNT_FAILED),
         Command::Umount(umount) => (umount.run(), 1),
@@ -60,7 +63,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Undelete(undelete) => (offline(|| undelete.run()), 1),
         Command::Send(send) => (offline(|| send.start()), 1),
         Command::Receive(receive) => (offline(|| receive.run()), 1),
-        Command::Check(_) => (Ok(()), 0),
+        Command::Check(_) | Command::Run(_) => (Ok(()), 0),
         Command::Inspect(inspect) => (offline(|| inspect.run()), 1),
         Command::Lab(lab) => (offline(|| lab.run()), 1),
         Command::Completions(completions) => (completions.run(Arguments::command()), 1),

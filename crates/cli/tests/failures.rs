@@ -159,6 +159,7 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("rescue commit", "needs an overlay; repair.rs has it"),
     ("rescue undo", "needs an undo file; repair.rs has it"),
     ("umount", "prints nothing, and needs a mount"),
+    ("run", "prints what its program prints; run_tools.rs has it"),
     ("device ready", "prints nothing"),
     ("filesystem sync", "prints nothing, and needs a mount"),
     (

@@ -214,6 +214,7 @@ impl Mount {
         let mut said = String::new();
         output.read_line(&mut said).context("the server")?;
         if said == READY {
+            crate::hint::tell_of_run();
             return Ok(());
         }
         output.read_to_string(&mut said).context("the server")?;

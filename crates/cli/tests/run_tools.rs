@@ -1,0 +1,175 @@
+//! `butterfs run`: programs see on a mount of ButterFS what they see on the
+//! kernel's Btrfs.
+
+mod support;
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use support::{BINARY, Bench, can_mount, said};
+
+fn supervised(directory: &Path, words: &[&str]) -> Output {
+    Command::new(BINARY)
+        .args(["run", "--"])
+        .args(words)
+        .current_dir(directory)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the binary runs")
+}
+
+/// What a script prints in `directory`, with or without `butterfs run`.
+fn script(directory: &Path, text: &str) -> String {
+    let output = supervised(directory, &["sh", "-c", text]);
+    assert!(output.status.success(), "{text}: {}", said(&output));
+    said(&output)
+}
+
+/// Makes files with different kinds of extents, and a subvolume in another.
+const FILL: &str = "
+    set -e
+    btrfs -q subvolume create sub
+    btrfs -q subvolume create sub/inner
+    echo text > sub/inner/file
+    mkdir directory
+    head -c 300000 /dev/zero | tr '\\0' x > directory/plain
+    echo small > small
+    fallocate -l 1M prealloc
+    ln -s sub/inner link
+    sync
+";
+
+/// Questions whose answers are the same on both.
+const QUESTIONS: &[&str] = &[
+    "stat -f -c %t . sub directory/plain",
+    // Numbers of new files are not given in order.
+    "stat -c '%n %i' . sub sub/inner",
+    "stat -c '%n %F %h %s %a' . sub sub/inner sub/inner/file directory small link",
+    "stat -L -c '%n %i' link; [ $(stat -c %i small) -lt 1000000 ] && echo a small number",
+    "[ $(stat -c %d small) = $(stat -c %d directory/plain) ] && echo one device",
+    "[ $(stat -c %d sub/inner/file) = $(stat -c %d sub/inner) ] && echo one device",
+    "[ $(stat -c %d sub) != $(stat -c %d .) ] && [ $(stat -c %d sub) != $(stat -c %d sub/inner) ] && echo three",
+    "cd sub/inner && stat -c '%i %n' . .. file",
+    "exec 3<small; stat -L -c %s /proc/self/fd/3; stat -f -c %t - <&3",
+    "findmnt -n -o FSTYPE,FSROOT -T sub/inner",
+    "find . -xdev -name file; find . -name file",
+    "find . -inum 256 | sort",
+    "cp --reflink=always directory/plain clone && cmp directory/plain clone && echo cloned",
+    "filefrag -v clone | grep -c shared; filefrag clone prealloc small",
+    "filefrag -v prealloc | grep -o unwritten; filefrag -v small | grep -o inline",
+    "cp --reflink=always /etc/passwd passwd 2>&1 | grep -o 'Invalid cross-device link'",
+    "btrfs subvolume list . | sed 's/gen [0-9]*//'",
+    "btrfs subvolume snapshot -r sub sub.snap; btrfs subvolume snapshot sub sub.copy",
+    "btrfs subvolume show sub | grep -v -i 'uuid\\|time\\|gen\\|flags'",
+    "btrfs property get sub.snap ro; btrfs property set sub.snap ro false; btrfs property get sub.snap",
+    "btrfs inspect-internal rootid sub/inner; btrfs inspect-internal inode-resolve $(stat -c %i directory) .",
+    "btrfs inspect-internal subvolid-resolve 257 .",
+    "btrfs subvolume snapshot -r sub one >/dev/null; btrfs send -q one >../one.stream && mkdir in && btrfs receive -q in <../one.stream && diff -r one in/one && echo equal",
+    "echo more >sub/new; rm sub/inner/file; btrfs subvolume snapshot -r sub two >/dev/null; btrfs send -q -p one two | btrfs receive -q in && diff -r two in/two && echo equal",
+    "btrfs send -q --proto 2 --compressed-data two | btrfs receive --dump | grep -c '^subvol'; btrfs send -q sub 2>&1 | grep -c read-only",
+    "btrfs send -q -c one -f ../two.stream two && test -s ../two.stream && echo sent; btrfs subvolume delete in/* one two >/dev/null && rmdir in && echo gone",
+    "btrfs filesystem label . && btrfs filesystem label . other && btrfs filesystem label .",
+    "btrfs filesystem sync . && btrfs filesystem du -s --raw directory | tail -1",
+    "btrfs filesystem defragment -f directory/plain && echo defragmented",
+    "btrfs filesystem df . | cut -d: -f1 | grep -v GlobalReserve",
+    "btrfs quota enable . && btrfs quota rescan -w . >/dev/null && btrfs qgroup show . | awk '{print $1}'",
+    "btrfs qgroup create 1/5 . && btrfs qgroup limit 1G 1/5 . && btrfs qgroup show -r --raw . | grep 1/5",
+    "btrfs quota disable . && echo off",
+    "btrfs subvolume set-default sub && btrfs subvolume get-default . | sed 's/gen [0-9]*//'",
+    "btrfs subvolume get-default . | cut -d' ' -f5-; btrfs subvolume set-default 5 .",
+    "btrfs subvolume delete sub.copy/inner sub.copy 2>&1; btrfs subvolume delete -c sub.snap",
+    "ls",
+];
+
+#[test]
+fn tools_see_what_they_see_on_the_kernels_btrfs() {
+    if !can_mount() {
+        return;
+    }
+    let (ours, kernels) = (Bench::new(), Bench::new());
+    let mounted = ours.mount("rw");
+    script(&ours.path("mnt"), FILL);
+    let done = kernels.with_kernel(|kernel| {
+        script(kernel, FILL);
+        for question in QUESTIONS {
+            let ask = |directory: &Path| {
+                let output = supervised(directory, &["sh", "-c", question]);
+                let place = directory.display().to_string();
+                format!("{:?}\n{}", output.status, said(&output)).replace(&place, "MNT")
+            };
+            assert_eq!(ask(&ours.path("mnt")), ask(kernel), "{question}");
+        }
+    });
+    drop(mounted);
+    ours.check();
+    if !done {
+        println!("not compared with the kernel");
+    }
+}
+
+#[test]
+fn the_program_ends_as_without_a_supervisor() {
+    let here = Path::new("/");
+    let code = |words: &[&str]| supervised(here, words).status.code();
+    assert_eq!(code(&["true"]), Some(0));
+    assert_eq!(code(&["sh", "-c", "exit 7"]), Some(7));
+    assert_eq!(code(&["/nowhere/program"]), Some(127));
+    assert_eq!(code(&["/etc/passwd"]), Some(126));
+    let killed = supervised(here, &["sh", "-c", "kill -TERM $$"]);
+    assert_eq!(killed.status.signal(), Some(libc::SIGTERM));
+    // The supervisor of a supervised program is the one that it has.
+    let nested = supervised(here, &[BINARY, "run", "--", "sh", "-c", "exit 9"]);
+    assert_eq!(nested.status.code(), Some(9));
+    let shell = Command::new(BINARY)
+        .arg("run")
+        .env("SHELL", "/bin/true")
+        .status();
+    assert_eq!(shell.expect("it runs").code(), Some(0));
+}
+
+#[test]
+fn a_daemon_keeps_its_supervisor_and_holds_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let point = bench.path("mnt");
+    // The shell ends at once; what it left goes on under the supervisor.
+    let left = "(sleep 1; stat -f -c %t mnt > answer.new; mv answer.new answer) >/dev/null 2>&1 &";
+    let begin = std::time::Instant::now();
+    let output = supervised(point.parent().expect("a directory"), &["sh", "-c", left]);
+    assert!(output.status.success(), "{}", said(&output));
+    assert!(begin.elapsed() < std::time::Duration::from_millis(900));
+    let answer = bench.path("answer");
+    while !answer.exists() {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(30));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let answer = std::fs::read_to_string(&answer).expect("an answer");
+    assert_eq!(answer.trim(), "9123683e");
+    // A program unmounts where it was started.
+    let unmount = format!("cd / && {BINARY} umount {}", point.display());
+    let output = supervised(&point, &["sh", "-c", &unmount]);
+    assert!(output.status.success(), "{}", said(&output));
+    drop(mounted);
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let text = "trap 'echo term > got; exit 3' TERM; touch ready; while :; do sleep 0.05; done";
+    let mut child = Command::new(BINARY)
+        .args(["run", "--", "sh", "-c", text])
+        .current_dir(directory.path())
+        .spawn()
+        .expect("it runs");
+    while !directory.path().join("ready").exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let process = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).expect("it lives");
+    assert_eq!(child.wait().expect("it ends").code(), Some(3));
+    let got = std::fs::read_to_string(directory.path().join("got")).expect("it was told");
+    assert_eq!(got, "term\n");
+}

@@ -1,0 +1,253 @@
+//! FICLONE, FICLONERANGE, FIDEDUPERANGE and FIEMAP, which never reach a FUSE
+//! server.
+//!
+//! The supervisor takes descriptors of the caller's open files, and asks the
+//! server with requests of ButterFS' own ([`butterfs_kernel::butterfs_mount`]).
+//!
+//! Source: the manual pages ioctl_ficlonerange(2) and ioctl_fideduperange(2);
+//! the kernel's documentation filesystems/fiemap.
+
+use crate::answers::{Answers, int};
+use crate::filter::{Request, request};
+use crate::listener::{Answer, Stopped};
+use crate::target::Target;
+use butterfs_kernel::butterfs_mount::{self as mount, MappedExtent};
+use butterfs_kernel::{CloneRequest, DedupeRequest, Deduped};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+
+/// Bytes of `struct file_clone_range`, `struct file_dedupe_range` and of each of
+/// its targets, `struct fiemap` and each of its extents.
+const CLONE: usize = 32;
+const DEDUPE: usize = 24;
+const DEDUPE_TARGET: usize = 32;
+const FIEMAP: usize = 32;
+const FIEMAP_EXTENT: usize = 56;
+/// Targets for which the kernel has room: a page with the head.
+const TARGETS_MAX: u64 = 127;
+/// Bytes that one request compares at most, as in the kernel's Btrfs.
+const DEDUPE_MAX: u64 = 16 << 20;
+/// The ranges differ.
+const DIFFERS: i32 = 1;
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    part.map_or(0, |part| u64::from_ne_bytes(*part))
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    part.map_or(0, |part| u32::from_ne_bytes(*part))
+}
+
+fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
+    if let Some(room) = bytes.get_mut(at..at.saturating_add(value.len())) {
+        room.copy_from_slice(value);
+    }
+}
+
+/// Answers a request; `None` if it is about a file elsewhere.
+pub(crate) fn answer(target: Target, stopped: &Stopped, answers: &Answers) -> Option<Answer> {
+    let [file, number, argument, ..] = stopped.arguments;
+    let request = request(number)?;
+    let file = target.open_file(int(file))?;
+    if !mount::is_butterfs(file.as_fd()) {
+        return None;
+    }
+    let done = match request {
+        Request::Clone => {
+            let source = target.open_file(int(argument));
+            share(source, &file, (0, 0, 0)).map(|()| Answer::Value(0))
+        }
+        Request::CloneRange => {
+            target
+                .bytes(argument, CLONE)
+                .ok_or(Errno::FAULT)
+                .and_then(|range| {
+                    let source = target.open_file(int(word(&range, 0)));
+                    let span = (word(&range, 8), word(&range, 16), word(&range, 24));
+                    share(source, &file, span).map(|()| Answer::Value(0))
+                })
+        }
+        Request::Dedupe => dedupe(target, stopped, answers, &file),
+        Request::Fiemap => fiemap(target, stopped, answers, &file),
+    };
+    Some(done.unwrap_or_else(Answer::Error))
+}
+
+/// What a descriptor may be used for.
+fn access(file: &OwnedFd) -> Result<OFlags, Errno> {
+    let flags = fcntl_getfl(file)?;
+    match flags.contains(OFlags::PATH) {
+        true => Err(Errno::BADF),
+        false => Ok(flags),
+    }
+}
+
+fn is_open_for(flags: OFlags, other: OFlags) -> bool {
+    flags & OFlags::ACCMODE != other
+}
+
+/// Only regular files share data.
+fn verify_regular(file: &OwnedFd) -> Result<(), Errno> {
+    match FileType::from_raw_mode(fstat(file)?.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => Err(Errno::ISDIR),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Shares a range: where in the source, how much (0: to its end), and where in
+/// the target.
+fn share(
+    source: Option<OwnedFd>,
+    file: &OwnedFd,
+    (from, length, to): (u64, u64, u64),
+) -> Result<(), Errno> {
+    let source = source.ok_or(Errno::BADF)?;
+    let (reads, writes) = (access(&source)?, access(file)?);
+    if !is_open_for(reads, OFlags::WRONLY)
+        || !is_open_for(writes, OFlags::RDONLY)
+        || writes.contains(OFlags::APPEND)
+    {
+        return Err(Errno::BADF);
+    }
+    verify_regular(&source)?;
+    verify_regular(file)?;
+    if fstat(&source)?.st_dev != fstat(file)?.st_dev {
+        return Err(Errno::XDEV);
+    }
+    let request = CloneRequest {
+        source: source.as_fd(),
+        source_offset: from,
+        length,
+        offset: to,
+    };
+    mount::clone_range(file.as_fd(), request).map(drop)
+}
+
+fn dedupe(
+    target: Target,
+    stopped: &Stopped,
+    answers: &Answers,
+    source: &OwnedFd,
+) -> Result<Answer, Errno> {
+    let argument = stopped.arguments[2];
+    let head = target.bytes(argument, DEDUPE).ok_or(Errno::FAULT)?;
+    let count = u64::from(half(&head, 16) & 0xffff);
+    if count > TARGETS_MAX {
+        return Err(Errno::NOMEM);
+    }
+    // What is reserved has to be zero.
+    if half(&head, 16) >> 16 != 0 || half(&head, 20) != 0 {
+        return Err(Errno::INVAL);
+    }
+    if !is_open_for(access(source)?, OFlags::WRONLY) {
+        return Err(Errno::INVAL);
+    }
+    verify_regular(source)?;
+    let size = DEDUPE + DEDUPE_TARGET * usize::try_from(count).map_err(|_| Errno::NOMEM)?;
+    let mut all = target.bytes(argument, size).ok_or(Errno::FAULT)?;
+    let (offset, length) = (word(&all, 0), word(&all, 8));
+    if offset.checked_add(length).is_none() {
+        return Err(Errno::INVAL);
+    }
+    let targets = all.get_mut(DEDUPE..).unwrap_or_default();
+    for one in targets.chunks_exact_mut(DEDUPE_TARGET) {
+        let shared = dedupe_one(target, one, (source, offset, length.min(DEDUPE_MAX)));
+        let (bytes, status) = match shared {
+            Ok(Deduped::Shared(bytes)) => (bytes, 0),
+            Ok(Deduped::Differs) => (0, DIFFERS),
+            Err(error) => (0, error.raw_os_error().saturating_neg()),
+        };
+        put(one, 16, &bytes.to_ne_bytes());
+        put(one, 24, &status.to_ne_bytes());
+    }
+    answers.give(stopped, argument, &all).ok_or(Errno::FAULT)
+}
+
+fn dedupe_one(
+    target: Target,
+    one: &[u8],
+    (source, offset, length): (&OwnedFd, u64, u64),
+) -> Result<Deduped, Errno> {
+    if half(one, 28) != 0 {
+        return Err(Errno::INVAL);
+    }
+    let file = target.open_file(int(word(one, 0))).ok_or(Errno::BADF)?;
+    verify_regular(&file)?;
+    if fstat(source)?.st_dev != fstat(&file)?.st_dev {
+        return Err(Errno::XDEV);
+    }
+    if length == 0 {
+        return Ok(Deduped::Shared(0));
+    }
+    mount::dedupe(DedupeRequest {
+        source: source.as_fd(),
+        source_offset: offset,
+        length,
+        target: file.as_fd(),
+        target_offset: word(one, 8),
+    })
+}
+
+fn fiemap(
+    target: Target,
+    stopped: &Stopped,
+    answers: &Answers,
+    file: &OwnedFd,
+) -> Result<Answer, Errno> {
+    /// Waiting data are written first, as here always.
+    const SYNC: u32 = 1;
+    let argument = stopped.arguments[2];
+    let mut head = target.bytes(argument, FIEMAP).ok_or(Errno::FAULT)?;
+    let (start, length) = (word(&head, 0), word(&head, 8));
+    if length == 0 {
+        return Err(Errno::INVAL);
+    }
+    if half(&head, 16) & !SYNC != 0 {
+        let unknown = half(&head, 16) & !SYNC;
+        put(&mut head, 16, &unknown.to_ne_bytes());
+        let given = answers.give(stopped, argument, &head);
+        return given
+            .and(Some(Answer::Error(Errno::BADR)))
+            .ok_or(Errno::FAULT);
+    }
+    let room = match half(&head, 24) {
+        // The caller asks only how many there are.
+        0 => None,
+        room => usize::try_from(room).ok(),
+    };
+    let end = start.saturating_add(length);
+    let (mut found, mut at) = (0_usize, start);
+    let mut place = argument.saturating_add(FIEMAP as u64);
+    while at < end && room != Some(found) {
+        let extents = mount::mapped_extents(file.as_fd(), at..end)?;
+        let Some(last) = extents.last() else {
+            break;
+        };
+        at = last.offset.saturating_add(last.length);
+        let wanted = room.map_or(extents.len(), |room| extents.len().min(room - found));
+        if room.is_some() {
+            let bytes: Vec<u8> = extents.iter().take(wanted).flat_map(encoded).collect();
+            answers.give(stopped, place, &bytes).ok_or(Errno::FAULT)?;
+            place = place.saturating_add(bytes.len() as u64);
+        }
+        found += wanted;
+    }
+    let found = u32::try_from(found).unwrap_or(u32::MAX);
+    put(&mut head, 20, &found.to_ne_bytes());
+    answers.give(stopped, argument, &head).ok_or(Errno::FAULT)
+}
+
+/// `struct fiemap_extent`.
+fn encoded(extent: &MappedExtent) -> [u8; FIEMAP_EXTENT] {
+    let mut bytes = [0; FIEMAP_EXTENT];
+    put(&mut bytes, 0, &extent.offset.to_ne_bytes());
+    put(&mut bytes, 8, &extent.logical.to_ne_bytes());
+    put(&mut bytes, 16, &extent.length.to_ne_bytes());
+    put(&mut bytes, 40, &extent.flags.to_ne_bytes());
+    bytes
+}
