@@ -173,3 +173,29 @@ fn signals_reach_the_program() {
     let got = std::fs::read_to_string(directory.path().join("got")).expect("it was told");
     assert_eq!(got, "term\n");
 }
+
+/// What the kernel waits for in vain ends all the same: a stream whose reader is
+/// gone, a table of mounts for a process that may open no file more, a program
+/// that somebody stopped and continued.
+#[test]
+fn nothing_hangs() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let point = bench.path("mnt");
+    let send = "btrfs -q subvolume create sub && head -c 3000000 /dev/urandom >sub/file && \
+                btrfs -q subvolume snapshot -r sub one && btrfs send -q one | head -c 1000 | wc -c; \
+                btrfs -q subvolume delete one && echo gone";
+    assert_eq!(
+        script(&point, &format!("timeout 60 sh -c '{send}' 2>/dev/null")),
+        "1000\ngone\n"
+    );
+    let limited = "(ulimit -n 3; read line </proc/mounts) 2>/dev/null || echo refused";
+    assert_eq!(script(&point, limited), "refused\n");
+    let stopped = "(sleep 0.2; kill -STOP $$; sleep 0.2; kill -CONT $$) & sleep 1; echo on";
+    assert_eq!(script(&point, stopped), "on\n");
+    drop(mounted);
+    bench.check();
+}

@@ -16,6 +16,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use std::ffi::CString;
 use std::io::{Seek, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 
 /// What every answer needs.
 #[derive(Debug)]
@@ -130,8 +131,9 @@ impl Answers {
         let target = Target {
             thread: stopped.thread,
         };
-        // Whoever has the caller's number now must not be written to.
-        let given = self.listener.is_valid(stopped.id) && target.put(room, bytes);
+        let memory = target.memory()?;
+        // If the caller waits now, this is its memory.
+        let given = self.listener.is_valid(stopped.id) && memory.write_all_at(bytes, room).is_ok();
         given.then_some(Answer::Value(0))
     }
 
@@ -180,7 +182,8 @@ fn named(target: Target, directory: i32, path: u64, flags: i32) -> Option<Asked>
         _ => target.path(path)?,
     };
     if path.is_empty() {
-        return takes_empty.then(|| open(target, directory)).flatten();
+        let path = takes_empty.then(|| target.host_directory(directory))?;
+        return path.map(|path| Asked { path, flags: 0 });
     }
     Some(Asked {
         path: target.host_path(directory, &path)?,

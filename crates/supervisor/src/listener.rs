@@ -156,7 +156,8 @@ impl Listener {
     /// Whether the caller still waits: then its number is not another's.
     pub(crate) fn is_valid(&self, id: u64) -> bool {
         // SAFETY: the request reads one u64.
-        unsafe { ioctl(&self.0, Setter::<IS_VALID, u64>::new(id)) }.is_ok()
+        let ask = || unsafe { ioctl(&self.0, Setter::<IS_VALID, u64>::new(id)) };
+        rustix::io::retry_on_intr(ask).is_ok()
     }
 
     /// Answers a call. A caller that died needs none.
@@ -173,7 +174,9 @@ impl Listener {
         bytes[16..20].copy_from_slice(&error.to_ne_bytes());
         bytes[20..].copy_from_slice(&flags.to_ne_bytes());
         // SAFETY: the request reads and writes exactly 24 bytes.
-        let _ = unsafe { ioctl(&self.0, Updater::<SEND, _>::new(&mut bytes)) };
+        let send = || unsafe { ioctl(&self.0, Updater::<SEND, _>::new(&mut bytes)) };
+        // An answer that is lost is a caller that hangs.
+        let _ = rustix::io::retry_on_intr(send);
     }
 
     fn add(&self, id: u64, file: &OwnedFd, close: CloseOnExec) {
@@ -189,8 +192,9 @@ impl Listener {
         bytes[20..].copy_from_slice(&flags.to_ne_bytes());
         // SAFETY: the request reads exactly 24 bytes.
         let added = unsafe { ioctl(&self.0, Setter::<ADD, [u8; ANSWER]>::new(bytes)) };
-        // Kernels before 5.14 cannot answer with a descriptor.
-        if added == Err(Errno::INVAL) {
+        // The caller may have no descriptor left, and kernels before 5.14 cannot
+        // answer with one.
+        if added.is_err() {
             self.answer(id, Answer::Continue);
         }
     }
@@ -219,17 +223,14 @@ pub(crate) fn read_memory(thread: u32, address: u64, buffer: &mut [u8]) -> usize
     usize::try_from(done).unwrap_or(0)
 }
 
-/// Writes memory of a thread; false if not all could be written.
-pub(crate) fn write_memory(thread: u32, address: u64, bytes: &[u8]) -> bool {
-    let Ok(address) = usize::try_from(address) else {
-        return false;
-    };
-    let own = part(bytes.as_ptr().cast_mut(), bytes.len());
-    let other = part(std::ptr::with_exposed_provenance_mut(address), bytes.len());
-    // SAFETY: the kernel reads `bytes` alone; the memory that it writes is
-    // another process's.
-    let done = unsafe { libc::process_vm_writev(thread_number(thread), &own, 1, &other, 1, 0) };
-    usize::try_from(done) == Ok(bytes.len())
+/// Brings what the kernel holds of a file to its file system, without waiting
+/// for a device.
+pub(crate) fn write_back(file: BorrowedFd<'_>) {
+    const ALL: libc::c_uint = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: numbers alone. An error comes again where the data are used.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), 0, 0, ALL) };
 }
 
 /// Bytes of `struct statx`.

@@ -32,6 +32,7 @@ pub(crate) struct Shown {
 #[derive(Debug)]
 pub(crate) struct Volume {
     point: PathBuf,
+    device: Device,
     shown: OnceLock<Option<Shown>>,
 }
 
@@ -43,7 +44,11 @@ impl Volume {
 
     fn open(&self) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::open(&self.point, flags, Mode::empty()).ok()
+        let root = rustix::fs::open(&self.point, flags, Mode::empty()).ok()?;
+        // Another mount may cover this one.
+        let found = rustix::fs::fstat(&root).ok()?.st_dev;
+        let is_same = (rustix::fs::major(found), rustix::fs::minor(found)) == self.device;
+        is_same.then_some(root)
     }
 
     fn ask(&self) -> Option<Shown> {
@@ -137,20 +142,20 @@ impl Table {
     }
 
     fn read(&mut self) {
-        let mut before = std::mem::take(&mut self.volumes);
+        // The kernel gives numbers again: nothing of before is kept.
+        self.volumes.clear();
         for mount in Mount::seen_by("self") {
             let Some(device) = device(&mount.device).filter(|_| mount.is_ours()) else {
                 continue;
             };
-            let known = before.remove(&device);
-            let known = known.filter(|volume| volume.point == mount.point);
-            let volume = known.unwrap_or_else(|| {
+            let volume = || {
                 Arc::new(Volume {
                     point: mount.point,
+                    device,
                     shown: OnceLock::new(),
                 })
-            });
-            self.volumes.entry(device).or_insert(volume);
+            };
+            self.volumes.entry(device).or_insert_with(volume);
         }
     }
 }

@@ -15,12 +15,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, kill_process, waitpid};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread::JoinHandle;
@@ -82,7 +82,10 @@ pub enum RunError {
 /// Whether this process runs under a supervisor already.
 #[must_use]
 pub fn is_supervised() -> bool {
-    std::env::var_os(MARK).is_some()
+    // The variable alone may have come by way of another process.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let is_filtered = status.lines().any(|line| line == "Seccomp:\t2");
+    is_filtered && std::env::var_os(MARK).is_some()
 }
 
 /// What the supervisor tells the process that waits.
@@ -151,6 +154,7 @@ pub fn run(program: &OsStr, arguments: &[OsString]) -> Result<End, RunError> {
             drop(tell);
             // The program may unmount where it began.
             let _ = std::env::set_current_dir("/");
+            close_all_but(&[news.as_raw_fd(), signals.as_raw_fd()]);
             wait(program, File::from(news), &signals)
         }
     }
@@ -198,15 +202,19 @@ fn wait(program: &OsStr, mut news: File, signals: &OwnedFd) -> Result<End, RunEr
             PollFd::new(&news, PollFlags::IN),
             PollFd::new(signals, PollFlags::IN),
         ];
-        match poll(&mut waits, None) {
+        // Signals wait until there is a program that can get them.
+        let count = if process.is_some() { 2 } else { 1 };
+        match poll(&mut waits[..count], None) {
             Err(Errno::INTR) => continue,
             Err(error) => return Err(io::Error::from(error).into()),
             Ok(_) => {}
         }
-        if waits[1].revents().contains(PollFlags::IN) {
-            pass_on(signals, process)?;
-        }
+        // News first: nobody else has the program's number before its end was
+        // read.
         if waits[0].revents().is_empty() {
+            if let Some(process) = process {
+                pass_on(signals, process)?;
+            }
             continue;
         }
         let mut bytes = [0; News::SIZE];
@@ -235,7 +243,7 @@ fn wait(program: &OsStr, mut news: File, signals: &OwnedFd) -> Result<End, RunEr
 }
 
 /// Sends a signal on to the program, unless the terminal sent it to both.
-fn pass_on(signals: &OwnedFd, process: Option<Pid>) -> io::Result<()> {
+fn pass_on(signals: &OwnedFd, process: Pid) -> io::Result<()> {
     /// Bytes of `signalfd_siginfo`.
     const SIZE: usize = 128;
     let mut bytes = [0; SIZE];
@@ -245,8 +253,7 @@ fn pass_on(signals: &OwnedFd, process: Option<Pid>) -> io::Result<()> {
         bytes.map_or(0, |bytes| i32::from_ne_bytes(*bytes))
     };
     let (signal, cause) = (field(0), field(8));
-    let is_of_terminal = cause == libc::SI_KERNEL;
-    if let (Some(process), false) = (process, is_of_terminal)
+    if cause != libc::SI_KERNEL
         && let Some(signal) = Signal::from_named_raw(signal)
     {
         let _ = kill_process(process, signal);
@@ -278,6 +285,7 @@ fn begin(
     arguments: &[OsString],
     tell: &mut File,
 ) -> Result<(Answers, JoinHandle<()>), News> {
+    let waiter = getppid();
     // SAFETY: numbers alone. What the program leaves behind becomes a child of
     // this process, which may look into it then.
     unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) };
@@ -311,6 +319,8 @@ fn begin(
     // It has the other end of the socket.
     drop(command);
     let handed = take_over(&own);
+    let listener = handed.as_ref().map(AsRawFd::as_raw_fd).unwrap_or(-1);
+    close_all_but(&[own.as_raw_fd(), tell.as_raw_fd(), listener]);
     let child = match (spawned, &handed) {
         (Ok(child), _) => child,
         (Err(error), Ok(_)) => {
@@ -325,7 +335,7 @@ fn begin(
     let answers = Answers::new(listener).map_err(failed)?;
     let _ = tell.write_all(&News::Started(process).encode());
     let mut tell = tell.try_clone().map_err(failed)?;
-    let reaper = std::thread::Builder::new().spawn(move || reap(process, &mut tell));
+    let reaper = std::thread::Builder::new().spawn(move || reap(process, waiter, &mut tell));
     let reaper = reaper.map_err(failed)?;
     let_go();
     Ok((answers, reaper))
@@ -395,7 +405,7 @@ fn take_over(socket: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 /// Tells what becomes of the program, and takes the ends of all others that it
 /// left behind.
-fn reap(program: i32, tell: &mut File) {
+fn reap(program: i32, waiter: Option<Pid>, tell: &mut File) {
     let how = WaitOptions::UNTRACED | WaitOptions::CONTINUED;
     loop {
         let (process, status) = match waitpid(None, how) {
@@ -413,9 +423,32 @@ fn reap(program: i32, tell: &mut File) {
         } else if status.stopped() {
             News::Stopped
         } else {
+            // The process that waits stopped when the program did.
+            if let Some(waiter) = waiter.filter(|waiter| getppid() == Some(*waiter)) {
+                let _ = kill_process(waiter, Signal::CONT);
+            }
             continue;
         };
         let _ = tell.write_all(&news.encode());
+    }
+}
+
+/// Closes what was inherited beside the three streams: nobody else closes it, and
+/// others may wait for that.
+fn close_all_but(kept: &[RawFd]) {
+    let Ok(all) = std::fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let numbers = all
+        .flatten()
+        .filter_map(|one| one.file_name().to_str()?.parse().ok());
+    let numbers: Vec<RawFd> = numbers.collect();
+    for number in numbers {
+        if number > libc::STDERR_FILENO && !kept.contains(&number) {
+            // SAFETY: nothing of this process owns the descriptor; the one of the
+            // directory that was read is closed already.
+            unsafe { libc::close(number) };
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 
 use crate::answers::{Answers, int};
 use crate::filter::{Request, request};
-use crate::listener::{Answer, Stopped};
+use crate::listener::{Answer, Stopped, write_back};
 use crate::target::Target;
 use butterfs_kernel::butterfs_mount::{self as mount, MappedExtent};
 use butterfs_kernel::{CloneRequest, DedupeRequest, Deduped};
@@ -48,33 +48,62 @@ fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     }
 }
 
-/// Answers a request; `None` if it is about a file elsewhere.
+/// Who asks, while it waits for the answer.
+struct Caller<'a> {
+    target: Target,
+    stopped: &'a Stopped,
+    answers: &'a Answers,
+}
+
+/// Answers a request; `None` if it is about a file elsewhere, or from a thread
+/// that may do less than this process.
 pub(crate) fn answer(target: Target, stopped: &Stopped, answers: &Answers) -> Option<Answer> {
     let [file, number, argument, ..] = stopped.arguments;
     let request = request(number)?;
-    let file = target.open_file(int(file))?;
-    if !mount::is_butterfs(file.as_fd()) {
+    let caller = Caller {
+        target,
+        stopped,
+        answers,
+    };
+    let file = caller.open_file(int(file)).ok()?;
+    if !mount::is_butterfs(file.as_fd()) || !target.is_like_us() {
         return None;
     }
     let done = match request {
-        Request::Clone => {
-            let source = target.open_file(int(argument));
-            share(source, &file, (0, 0, 0)).map(|()| Answer::Value(0))
-        }
-        Request::CloneRange => {
-            target
-                .bytes(argument, CLONE)
-                .ok_or(Errno::FAULT)
-                .and_then(|range| {
-                    let source = target.open_file(int(word(&range, 0)));
-                    let span = (word(&range, 8), word(&range, 16), word(&range, 24));
-                    share(source, &file, span).map(|()| Answer::Value(0))
-                })
-        }
-        Request::Dedupe => dedupe(target, stopped, answers, &file),
-        Request::Fiemap => fiemap(target, stopped, answers, &file),
+        Request::Clone => caller.share(int(argument), &file, (0, 0, 0)),
+        Request::CloneRange => caller.bytes(argument, CLONE).and_then(|range| {
+            let span = (word(&range, 8), word(&range, 16), word(&range, 24));
+            caller.share(int(word(&range, 0)), &file, span)
+        }),
+        Request::Dedupe => caller.dedupe(argument, &file),
+        Request::Fiemap => caller.fiemap(argument, &file),
     };
     Some(done.unwrap_or_else(Answer::Error))
+}
+
+impl Caller<'_> {
+    /// Fails if nobody waits any more: then the number of the thread may be
+    /// another's, and so may be what was found by it.
+    fn verify_waits(&self) -> Result<(), Errno> {
+        match self.answers.listener.is_valid(self.stopped.id) {
+            true => Ok(()),
+            false => Err(Errno::INTR),
+        }
+    }
+
+    fn open_file(&self, descriptor: i32) -> Result<OwnedFd, Errno> {
+        let file = self.target.open_file(descriptor).ok_or(Errno::BADF)?;
+        self.verify_waits().map(|()| file)
+    }
+
+    fn bytes(&self, address: u64, length: usize) -> Result<Vec<u8>, Errno> {
+        self.target.bytes(address, length).ok_or(Errno::FAULT)
+    }
+
+    fn give(&self, address: u64, bytes: &[u8]) -> Result<Answer, Errno> {
+        let given = self.answers.give(self.stopped, address, bytes);
+        given.ok_or(Errno::FAULT)
+    }
 }
 
 /// What a descriptor may be used for.
@@ -99,147 +128,145 @@ fn verify_regular(file: &OwnedFd) -> Result<(), Errno> {
     }
 }
 
-/// Shares a range: where in the source, how much (0: to its end), and where in
-/// the target.
-fn share(
-    source: Option<OwnedFd>,
-    file: &OwnedFd,
-    (from, length, to): (u64, u64, u64),
-) -> Result<(), Errno> {
-    let source = source.ok_or(Errno::BADF)?;
-    let (reads, writes) = (access(&source)?, access(file)?);
-    if !is_open_for(reads, OFlags::WRONLY)
-        || !is_open_for(writes, OFlags::RDONLY)
-        || writes.contains(OFlags::APPEND)
-    {
-        return Err(Errno::BADF);
-    }
-    verify_regular(&source)?;
-    verify_regular(file)?;
-    if fstat(&source)?.st_dev != fstat(file)?.st_dev {
-        return Err(Errno::XDEV);
-    }
-    let request = CloneRequest {
-        source: source.as_fd(),
-        source_offset: from,
-        length,
-        offset: to,
-    };
-    mount::clone_range(file.as_fd(), request).map(drop)
-}
-
-fn dedupe(
-    target: Target,
-    stopped: &Stopped,
-    answers: &Answers,
-    source: &OwnedFd,
-) -> Result<Answer, Errno> {
-    let argument = stopped.arguments[2];
-    let head = target.bytes(argument, DEDUPE).ok_or(Errno::FAULT)?;
-    let count = u64::from(half(&head, 16) & 0xffff);
-    if count > TARGETS_MAX {
-        return Err(Errno::NOMEM);
-    }
-    // What is reserved has to be zero.
-    if half(&head, 16) >> 16 != 0 || half(&head, 20) != 0 {
-        return Err(Errno::INVAL);
-    }
-    if !is_open_for(access(source)?, OFlags::WRONLY) {
-        return Err(Errno::INVAL);
-    }
-    verify_regular(source)?;
-    let size = DEDUPE + DEDUPE_TARGET * usize::try_from(count).map_err(|_| Errno::NOMEM)?;
-    let mut all = target.bytes(argument, size).ok_or(Errno::FAULT)?;
-    let (offset, length) = (word(&all, 0), word(&all, 8));
-    if offset.checked_add(length).is_none() {
-        return Err(Errno::INVAL);
-    }
-    let targets = all.get_mut(DEDUPE..).unwrap_or_default();
-    for one in targets.chunks_exact_mut(DEDUPE_TARGET) {
-        let shared = dedupe_one(target, one, (source, offset, length.min(DEDUPE_MAX)));
-        let (bytes, status) = match shared {
-            Ok(Deduped::Shared(bytes)) => (bytes, 0),
-            Ok(Deduped::Differs) => (0, DIFFERS),
-            Err(error) => (0, error.raw_os_error().saturating_neg()),
-        };
-        put(one, 16, &bytes.to_ne_bytes());
-        put(one, 24, &status.to_ne_bytes());
-    }
-    answers.give(stopped, argument, &all).ok_or(Errno::FAULT)
-}
-
-fn dedupe_one(
-    target: Target,
-    one: &[u8],
-    (source, offset, length): (&OwnedFd, u64, u64),
-) -> Result<Deduped, Errno> {
-    if half(one, 28) != 0 {
-        return Err(Errno::INVAL);
-    }
-    let file = target.open_file(int(word(one, 0))).ok_or(Errno::BADF)?;
-    verify_regular(&file)?;
-    if fstat(source)?.st_dev != fstat(&file)?.st_dev {
-        return Err(Errno::XDEV);
-    }
-    if length == 0 {
-        return Ok(Deduped::Shared(0));
-    }
-    mount::dedupe(DedupeRequest {
-        source: source.as_fd(),
-        source_offset: offset,
-        length,
-        target: file.as_fd(),
-        target_offset: word(one, 8),
-    })
-}
-
-fn fiemap(
-    target: Target,
-    stopped: &Stopped,
-    answers: &Answers,
-    file: &OwnedFd,
-) -> Result<Answer, Errno> {
-    /// Waiting data are written first, as here always.
-    const SYNC: u32 = 1;
-    let argument = stopped.arguments[2];
-    let mut head = target.bytes(argument, FIEMAP).ok_or(Errno::FAULT)?;
-    let (start, length) = (word(&head, 0), word(&head, 8));
-    if length == 0 {
-        return Err(Errno::INVAL);
-    }
-    if half(&head, 16) & !SYNC != 0 {
-        let unknown = half(&head, 16) & !SYNC;
-        put(&mut head, 16, &unknown.to_ne_bytes());
-        let given = answers.give(stopped, argument, &head);
-        return given
-            .and(Some(Answer::Error(Errno::BADR)))
-            .ok_or(Errno::FAULT);
-    }
-    let room = match half(&head, 24) {
-        // The caller asks only how many there are.
-        0 => None,
-        room => usize::try_from(room).ok(),
-    };
-    let end = start.saturating_add(length);
-    let (mut found, mut at) = (0_usize, start);
-    let mut place = argument.saturating_add(FIEMAP as u64);
-    while at < end && room != Some(found) {
-        let extents = mount::mapped_extents(file.as_fd(), at..end)?;
-        let Some(last) = extents.last() else {
-            break;
-        };
-        at = last.offset.saturating_add(last.length);
-        let wanted = room.map_or(extents.len(), |room| extents.len().min(room - found));
-        if room.is_some() {
-            let bytes: Vec<u8> = extents.iter().take(wanted).flat_map(encoded).collect();
-            answers.give(stopped, place, &bytes).ok_or(Errno::FAULT)?;
-            place = place.saturating_add(bytes.len() as u64);
+impl Caller<'_> {
+    /// Shares a range: where in the source, how much (0: to its end), and where
+    /// in the target.
+    fn share(
+        &self,
+        source: i32,
+        file: &OwnedFd,
+        (from, length, to): (u64, u64, u64),
+    ) -> Result<Answer, Errno> {
+        let source = self.open_file(source)?;
+        let (reads, writes) = (access(&source)?, access(file)?);
+        if !is_open_for(reads, OFlags::WRONLY)
+            || !is_open_for(writes, OFlags::RDONLY)
+            || writes.contains(OFlags::APPEND)
+        {
+            return Err(Errno::BADF);
         }
-        found += wanted;
+        verify_regular(&source)?;
+        verify_regular(file)?;
+        if fstat(&source)?.st_dev != fstat(file)?.st_dev {
+            return Err(Errno::XDEV);
+        }
+        let request = CloneRequest {
+            source: source.as_fd(),
+            source_offset: from,
+            length,
+            offset: to,
+        };
+        mount::clone_range(file.as_fd(), request).map(|_| Answer::Value(0))
     }
-    let found = u32::try_from(found).unwrap_or(u32::MAX);
-    put(&mut head, 20, &found.to_ne_bytes());
-    answers.give(stopped, argument, &head).ok_or(Errno::FAULT)
+
+    fn dedupe(&self, argument: u64, source: &OwnedFd) -> Result<Answer, Errno> {
+        let head = self.bytes(argument, DEDUPE)?;
+        let count = u64::from(half(&head, 16) & 0xffff);
+        if count > TARGETS_MAX {
+            return Err(Errno::NOMEM);
+        }
+        // What is reserved has to be zero.
+        if half(&head, 16) >> 16 != 0 || half(&head, 20) != 0 {
+            return Err(Errno::INVAL);
+        }
+        if !is_open_for(access(source)?, OFlags::WRONLY) {
+            return Err(Errno::INVAL);
+        }
+        verify_regular(source)?;
+        let size = DEDUPE + DEDUPE_TARGET * usize::try_from(count).map_err(|_| Errno::NOMEM)?;
+        let mut all = self.bytes(argument, size)?;
+        let (offset, length) = (word(&all, 0), word(&all, 8));
+        if offset.checked_add(length).is_none() {
+            return Err(Errno::INVAL);
+        }
+        write_back(source.as_fd());
+        let targets = all.get_mut(DEDUPE..).unwrap_or_default();
+        for one in targets.chunks_exact_mut(DEDUPE_TARGET) {
+            let shared = self.dedupe_one(one, (source, offset, length.min(DEDUPE_MAX)));
+            let (bytes, status) = match shared {
+                Ok(Deduped::Shared(bytes)) => (bytes, 0),
+                Ok(Deduped::Differs) => (0, DIFFERS),
+                Err(error) => (0, error.raw_os_error().saturating_neg()),
+            };
+            put(one, 16, &bytes.to_ne_bytes());
+            put(one, 24, &status.to_ne_bytes());
+        }
+        self.give(argument, &all)
+    }
+
+    fn dedupe_one(
+        &self,
+        one: &[u8],
+        (source, offset, length): (&OwnedFd, u64, u64),
+    ) -> Result<Deduped, Errno> {
+        if half(one, 28) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let file = self.open_file(int(word(one, 0)))?;
+        verify_regular(&file)?;
+        if fstat(source)?.st_dev != fstat(&file)?.st_dev {
+            return Err(Errno::XDEV);
+        }
+        if length == 0 {
+            return Ok(Deduped::Shared(0));
+        }
+        write_back(file.as_fd());
+        mount::dedupe(DedupeRequest {
+            source: source.as_fd(),
+            source_offset: offset,
+            length,
+            target: file.as_fd(),
+            target_offset: word(one, 8),
+        })
+    }
+
+    fn fiemap(&self, argument: u64, file: &OwnedFd) -> Result<Answer, Errno> {
+        const SYNC: u32 = 1;
+        let mut head = self.bytes(argument, FIEMAP)?;
+        let (start, length) = (word(&head, 0), word(&head, 8));
+        if length == 0 {
+            return Err(Errno::INVAL);
+        }
+        let flags = half(&head, 16);
+        if flags & !SYNC != 0 {
+            put(&mut head, 16, &(flags & !SYNC).to_ne_bytes());
+            self.give(argument, &head)?;
+            return Err(Errno::BADR);
+        }
+        if flags & SYNC != 0 {
+            write_back(file.as_fd());
+        }
+        let room = match half(&head, 24) {
+            // The caller asks only how many there are.
+            0 => None,
+            room => usize::try_from(room).ok(),
+        };
+        let end = start.saturating_add(length);
+        let (mut found, mut at) = (0_usize, start);
+        let mut place = argument.saturating_add(FIEMAP as u64);
+        while at < end && room != Some(found) {
+            let extents = mount::mapped_extents(file.as_fd(), at..end)?;
+            let Some(last) = extents.last() else {
+                break;
+            };
+            let next = last.offset.saturating_add(last.length);
+            if next <= at {
+                return Err(Errno::IO);
+            }
+            at = next;
+            let wanted = room.map_or(extents.len(), |room| extents.len().min(room - found));
+            if room.is_some() {
+                let bytes: Vec<u8> = extents.iter().take(wanted).flat_map(encoded).collect();
+                self.give(place, &bytes)?;
+                place = place.saturating_add(bytes.len() as u64);
+            }
+            self.verify_waits()?;
+            found += wanted;
+        }
+        let found = u32::try_from(found).unwrap_or(u32::MAX);
+        put(&mut head, 20, &found.to_ne_bytes());
+        self.give(argument, &head)
+    }
 }
 
 /// `struct fiemap_extent`.

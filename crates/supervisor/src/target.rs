@@ -4,10 +4,11 @@
 //! What cannot be found out safely is left to the kernel: paths of a thread that
 //! has another root directory, other mounts or other rights than the supervisor.
 
-use crate::listener::{STATX, read_memory, statx, write_memory};
+use crate::listener::{STATX, read_memory, statx};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::ffi::CString;
+use std::fs::File;
 use std::sync::OnceLock;
 
 /// PATH_MAX.
@@ -30,12 +31,17 @@ pub(crate) struct Target {
     pub(crate) thread: u32,
 }
 
-/// The lines that say what a thread may do; `who` is its number or "self".
+/// What a thread may do, and in which user namespace; `who` is its number or
+/// "self".
 fn rights(who: &str) -> Option<String> {
     let status = std::fs::read_to_string(format!("/proc/{who}/status")).ok()?;
     let lines = status.lines();
     let lines = lines.filter(|line| RIGHTS.iter().any(|one| line.starts_with(one)));
-    Some(lines.collect::<Vec<_>>().join("\n"))
+    let mut all: Vec<&str> = lines.collect();
+    let space = std::fs::read_link(format!("/proc/{who}/ns/user")).ok()?;
+    let space = space.display().to_string();
+    all.push(&space);
+    Some(all.join("\n"))
 }
 
 /// Identity of a root directory: device, inode, and number of its mount.
@@ -74,9 +80,11 @@ impl Target {
         (read_memory(self.thread, address, &mut bytes) == length).then_some(bytes)
     }
 
-    /// Writes to its memory; false if that failed.
-    pub(crate) fn put(self, address: u64, bytes: &[u8]) -> bool {
-        write_memory(self.thread, address, bytes)
+    /// Its memory, to be written to. It stays that of this process, whatever
+    /// the number of the thread means later.
+    pub(crate) fn memory(self) -> Option<File> {
+        let path = format!("/proc/{}/mem", self.thread);
+        File::options().write(true).open(path).ok()
     }
 
     /// A path that a call names, without the zero at its end. `None` if there is
@@ -121,10 +129,15 @@ impl Target {
         CString::new(whole).ok()
     }
 
-    /// A path of this process that leads to an open file of the thread, or with
-    /// AT_FDCWD to its working directory.
+    /// A path of this process that leads to an open file of the thread.
     pub(crate) fn host_file(self, descriptor: i32) -> Option<CString> {
-        CString::new(self.base(descriptor)).ok()
+        let is_open = descriptor >= 0;
+        is_open.then(|| CString::new(self.base(descriptor)).ok())?
+    }
+
+    /// The same, and with AT_FDCWD to its working directory.
+    pub(crate) fn host_directory(self, directory: i32) -> Option<CString> {
+        CString::new(self.base(directory)).ok()
     }
 
     fn base(self, descriptor: i32) -> String {

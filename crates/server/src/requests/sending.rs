@@ -17,8 +17,10 @@ use butterfs_format::send_stream::Version;
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 
 const SEND: u32 = 0x4048_9426;
 /// Offsets in `btrfs_ioctl_send_args`.
@@ -35,6 +37,11 @@ const WITH_VERSION: u64 = 1 << 3;
 const COMPRESSED: u64 = 1 << 4;
 /// Clone sources at most.
 const SOURCES_MAX: u64 = 1024;
+/// How long a full pipe is waited for before somebody looks for the caller.
+const LOOK: Timespec = Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
 /// Bytes of the stream that are written at once.
 const BUFFER: usize = 64 << 10;
 
@@ -78,10 +85,8 @@ impl Server {
         let parent = Some(data.u64(PARENT)?).filter(|parent| *parent != 0);
         let (options, beginning) = options(&data)?;
         let descriptor = data.u64(0)?;
-        // As the kernel does, this writes from the file's beginning.
-        let path = format!("/proc/{}/fd/{}", context.pid, descriptor.cast_signed());
-        let out = File::options().write(true).open(path);
-        let out = BufWriter::with_capacity(BUFFER, out.map_err(|_| Errno::EBADF)?);
+        let out = Target::open(context.pid, descriptor.cast_signed())?;
+        let out = BufWriter::with_capacity(BUFFER, out);
         let name = match self.files().subvolume_place(at.tree) {
             Ok((_, name)) => name.to_vec(),
             Err(_) => b"top-level".to_vec(),
@@ -96,6 +101,65 @@ impl Server {
         let sent = self.files().send(&wanted, &options, &mut stream);
         sent.and_then(|()| stream.finish().map(drop))
             .map_err(|error| answer_for(&error))
+    }
+}
+
+/// Where a stream goes.
+///
+/// While a request is under way, the kernel does not let its caller die, and the
+/// caller's descriptors stay open: a pipe that only the caller read never says
+/// that its reader is gone. So nothing here waits without looking for that.
+struct Target {
+    file: File,
+    caller: u32,
+}
+
+impl Target {
+    /// As the kernel does, this writes from the file's beginning.
+    fn open(caller: u32, descriptor: i64) -> Result<Self, Errno> {
+        let file = File::options()
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(format!("/proc/{caller}/fd/{descriptor}"));
+        match file {
+            Ok(file) => Ok(Self { file, caller }),
+            // A pipe without a reader.
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Err(Errno(libc::EPIPE)),
+            Err(_) => Err(Errno::EBADF),
+        }
+    }
+
+    /// Whether somebody ended the caller.
+    fn is_caller_gone(&self) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.caller));
+        let is_killed = |status: &str| {
+            ["SigPnd:", "ShdPnd:"].iter().any(|name| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                let pending = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+                pending.is_some_and(|bits| bits & 1 << (libc::SIGKILL - 1) != 0)
+            })
+        };
+        status.map_or(true, |status| is_killed(&status))
+    }
+}
+
+impl Write for Target {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.file.write(data) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            let mut waits = [PollFd::new(&self.file, PollFlags::OUT)];
+            let ready = poll(&mut waits, Some(&LOOK))?;
+            if ready == 0 && self.is_caller_gone() {
+                return Err(io::Error::from_raw_os_error(libc::EPIPE));
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
