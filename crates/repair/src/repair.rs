@@ -65,6 +65,9 @@ pub struct Options {
     pub log: FsyncLog,
     /// The most bytes of memory for what trees refer to.
     pub memory_max: u64,
+    /// Bytes of nodes that wait to be written, and as many of nodes that were
+    /// read; at least one node each.
+    pub cache_bytes: usize,
     /// How it is checked before and after.
     pub check: butterfs_check::Options,
 }
@@ -76,6 +79,7 @@ impl Default for Options {
             anew: Anew::default(),
             log: FsyncLog::default(),
             memory_max: 1 << 30,
+            cache_bytes: 64 << 20,
             check: butterfs_check::Options::default(),
         }
     }
@@ -274,7 +278,7 @@ impl<'o> Round<'o> {
     ) -> Result<Self, RepairError> {
         let patient = Patient::open(devices, begin)?;
         let roots = read_roots(&patient)?;
-        let mut writer = Writer::new(patient, roots, Ranges::default());
+        let mut writer = Writer::new(patient, roots, Ranges::default(), options.cache_bytes);
         let (recorded, space) = extents::recorded(&writer);
         let trees = walk::trees(&writer)?;
         let found = walk::walk(&writer, &trees, &recorded, Heal::Yes, options.memory_max)?;

@@ -5,7 +5,8 @@
 //! records. Reference counts are not kept while trees change; [`crate::settle`]
 //! counts all references anew at the end.
 //!
-//! Memory: new nodes that are not written yet, 64 MiB at most; 48 bytes for
+//! Memory: new nodes that are not written yet, as many bytes as [`crate::Options`]
+//! say, and as many of nodes that were read; 48 bytes for
 //! each new node; 48 bytes for each run of used space.
 
 use crate::error::RepairError;
@@ -22,8 +23,8 @@ use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Bytes of nodes that wait to be written, and of nodes that were read.
-const CACHE_BYTES: usize = 64 << 20;
+/// Nodes that a writer holds at least.
+const NODES_MIN: usize = 1;
 
 /// A block group, as its chunk describes it.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +61,8 @@ pub(crate) struct Writer {
     /// Old nodes that trees without shared nodes gave up.
     pub(crate) gone: BTreeMap<u64, u8>,
     waiting: FxHashMap<u64, Arc<Node>>,
+    /// Nodes that `waiting` and `cache` hold at most each.
+    nodes_max: usize,
     cache: Mutex<FxHashMap<u64, Arc<Node>>>,
     /// Space that must not be written to.
     pub(crate) used: Ranges,
@@ -87,6 +90,7 @@ impl Writer {
         patient: Patient,
         roots: BTreeMap<TreeId, TreeRoot>,
         mut used: Ranges,
+        cache_bytes: usize,
     ) -> Self {
         let map = patient.space.map();
         let groups = groups_of(&map);
@@ -95,8 +99,10 @@ impl Writer {
                 used.add(range);
             }
         }
+        let nodes_max = cache_bytes.checked_div(patient.identity.node_size);
         Self {
             generation: patient.next_generation(),
+            nodes_max: nodes_max.unwrap_or(0).max(NODES_MIN),
             patient,
             roots,
             changed: BTreeSet::new(),
@@ -240,17 +246,23 @@ impl Writer {
         self.born
             .insert(reference.logical.get(), Born { level, tree });
         self.cache.lock().remove(&reference.logical.get());
-        self.waiting.insert(reference.logical.get(), Arc::new(node));
-        let most = CACHE_BYTES.checked_div(self.patient.identity.node_size);
-        if self.waiting.len() > most.unwrap_or(0).max(64) {
-            self.write_waiting()?;
+        if self.waiting.len() >= self.nodes_max {
+            // A node without items is one that the edit under way fills next.
+            let filled = self.waiting.extract_if(|_, node| !node.is_empty());
+            let filled = filled.map(|(_, node)| node).collect();
+            self.write(filled)?;
         }
+        self.waiting.insert(reference.logical.get(), Arc::new(node));
         Ok(reference)
     }
 
     /// Writes the new nodes that wait. They can be changed later.
     pub(crate) fn write_waiting(&mut self) -> Result<(), TreeError> {
-        let mut nodes: Vec<Arc<Node>> = self.waiting.drain().map(|(_, node)| node).collect();
+        let nodes = self.waiting.drain().map(|(_, node)| node).collect();
+        self.write(nodes)
+    }
+
+    fn write(&self, mut nodes: Vec<Arc<Node>>) -> Result<(), TreeError> {
         nodes.sort_by_key(|node| node.logical());
         for node in nodes {
             let mut sealed = Node::clone(&node);
@@ -304,8 +316,7 @@ impl Writer {
         }
         let node = Arc::new(self.patient.load(reference.into())?);
         let mut cache = self.cache.lock();
-        let most = CACHE_BYTES.checked_div(self.patient.identity.node_size);
-        if cache.len() >= most.unwrap_or(0).max(64) {
+        if cache.len() >= self.nodes_max {
             cache.clear();
         }
         cache.insert(at, Arc::clone(&node));

@@ -27,7 +27,10 @@ mod nodes;
 #[path = "../../check/tests/damage/space.rs"]
 mod space;
 
-use butterfs::{BlockDevice, Cleaner, MemoryDevice, OpenOptions, SnapshotAccess, Volume};
+use butterfs::{
+    BlockDevice, Cleaner, FallocateMode, MemoryDevice, NewInode, OpenOptions, Owner,
+    SnapshotAccess, Volume,
+};
 use butterfs_admin::mkfs::{MkfsOptions, make_on};
 use butterfs_check::{DataChecksums as Data, FaultCode, NoProgress};
 use butterfs_format::item::chunk::BlockGroupFlags;
@@ -531,4 +534,45 @@ fn a_repair_without_free_space_makes_a_block_group() {
         let lost = after.lost(&truth, &truth, Touched::Files(&[]));
         assert_eq!(lost, Vec::<String>::new());
     }
+}
+
+/// More new nodes than are held in memory: an extent tree of hundreds of nodes is made
+/// anew while one of them is held.
+#[test]
+fn a_large_tree_is_made_anew_in_little_memory() {
+    let device = Arc::new(MemoryDevice::new(volume::SIZE));
+    let devices = vec![device.clone() as Arc<dyn BlockDevice>];
+    let small = MkfsOptions {
+        node_size: 4096,
+        ..MkfsOptions::default()
+    };
+    make_on(&devices, &small).unwrap();
+    let volume = Volume::open_devices(devices.clone(), OpenOptions::default()).unwrap();
+    let files = volume.files();
+    let new = NewInode::new(0o100_644, Owner::default());
+    let [one, two] = [b"one", b"two"].map(|name| files.create(files.root(), name, &new).unwrap());
+    for number in 0..8000 {
+        for file in [&one, &two] {
+            let allocated = files.fallocate(file, FallocateMode::Allocate, number * 4096, 4096);
+            allocated.unwrap();
+        }
+    }
+    drop((one, two));
+    volume.close().unwrap();
+    let truth = read(&device);
+    let mut options = options();
+    options.anew.extents = true;
+    options.cache_bytes = 0;
+    let outcome = repair(devices, &options, &NoProgress).unwrap();
+    assert!(outcome.after.is_clean(), "{:?}", outcome.after.faults);
+    assert_eq!(
+        read(&device).lost(&truth, &truth, Touched::Files(&[])),
+        Vec::<String>::new()
+    );
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    device.save(&path).unwrap();
+    let nodes = Image::open(&path).nodes(TreeId::EXTENT).len();
+    assert!(nodes > 200, "{nodes}");
+    btrfs_check(&path, Mode::Original, DataChecksums::Verify).assert_clean("a new extent tree");
 }

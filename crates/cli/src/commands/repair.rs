@@ -177,6 +177,7 @@ impl RepairArguments {
             log: FsyncLog::Keep,
             memory_max: check.memory_max,
             check,
+            ..Options::default()
         };
         let usual = || usual_overlay(&first.unwrap_or_default());
         let ending = Ending {
