@@ -7,6 +7,7 @@
 //! Source: the kernel's documentation of Btrfs; the interface headers
 //! linux/stat.h, asm/stat.h and asm/statfs.h.
 
+use crate::bytes::{half, put, word};
 use crate::listener::{STATFS, STATX};
 use crate::mounts::{Device, Mounts, Shown};
 use butterfs_format::TreeId;
@@ -62,22 +63,6 @@ impl Numbers {
         let minor = free.unwrap_or(MINORS);
         known.insert((device, tree), minor);
         minor
-    }
-}
-
-fn word(facts: &[u8], at: usize) -> u64 {
-    let bytes = facts.get(at..).and_then(|rest| rest.first_chunk());
-    bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
-}
-
-fn half(facts: &[u8], at: usize) -> u32 {
-    let bytes = facts.get(at..).and_then(|rest| rest.first_chunk());
-    bytes.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-}
-
-fn put(facts: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(room) = facts.get_mut(at..at.saturating_add(bytes.len())) {
-        room.copy_from_slice(bytes);
     }
 }
 

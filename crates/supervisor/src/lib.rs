@@ -20,6 +20,7 @@
 compile_error!("the numbers of system calls are known for x86_64 and aarch64");
 
 mod answers;
+mod bytes;
 mod filter;
 mod guise;
 mod listener;

@@ -5,6 +5,7 @@
     reason = "requests of seccomp, and memory of other processes"
 )]
 
+use crate::bytes::{half, word};
 use libc::{c_int, c_long, sock_filter, sock_fprog};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
@@ -118,11 +119,6 @@ pub(crate) enum Privileges {
     NeverGained,
 }
 
-fn number<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    part.copied().unwrap_or([0; N])
-}
-
 impl Listener {
     /// The listener of a filter, with quick switches between caller and answer
     /// where the kernel has them.
@@ -143,12 +139,12 @@ impl Listener {
         unsafe { ioctl(&self.0, Updater::<RECEIVE, _>::new(&mut bytes))? };
         let mut arguments = [0; 6];
         for (which, argument) in arguments.iter_mut().enumerate() {
-            *argument = u64::from_ne_bytes(number(&bytes, 32 + 8 * which));
+            *argument = word(&bytes, 32 + 8 * which);
         }
         Ok(Stopped {
-            id: u64::from_ne_bytes(number(&bytes, 0)),
-            thread: u32::from_ne_bytes(number(&bytes, 8)),
-            number: i32::from_ne_bytes(number(&bytes, 16)),
+            id: word(&bytes, 0),
+            thread: half(&bytes, 8),
+            number: half(&bytes, 16).cast_signed(),
             arguments,
         })
     }

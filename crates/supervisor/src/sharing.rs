@@ -8,6 +8,7 @@
 //! the kernel's documentation filesystems/fiemap.
 
 use crate::answers::{Answers, int};
+use crate::bytes::{half, put, word};
 use crate::filter::{Request, request};
 use crate::listener::{Answer, Stopped, write_back};
 use crate::target::Target;
@@ -31,22 +32,6 @@ const TARGETS_MAX: u64 = 127;
 const DEDUPE_MAX: u64 = 16 << 20;
 /// The ranges differ.
 const DIFFERS: i32 = 1;
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    part.map_or(0, |part| u64::from_ne_bytes(*part))
-}
-
-fn half(bytes: &[u8], at: usize) -> u32 {
-    let part = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    part.map_or(0, |part| u32::from_ne_bytes(*part))
-}
-
-fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
-    if let Some(room) = bytes.get_mut(at..at.saturating_add(value.len())) {
-        room.copy_from_slice(value);
-    }
-}
 
 /// Who asks, while it waits for the answer.
 struct Caller<'a> {
