@@ -180,8 +180,8 @@ fn single_repairs_and_roots_to_begin_with() {
 }
 
 /// A volume after a power failure: `new` is in its fsync log alone. All copies
-/// of the nodes of `tree` are zeroed.
-fn with_log(path: &Path, tree: u64) {
+/// of the nodes of `trees` are zeroed.
+fn with_log(path: &Path, trees: &[u64]) {
     let device = Arc::new(MemoryDevice::new(200 << 20));
     let devices = vec![device.clone() as Arc<dyn BlockDevice>];
     make_on(&devices, &MkfsOptions::default()).expect("a volume");
@@ -202,7 +202,8 @@ fn with_log(path: &Path, tree: u64) {
     let mut header = [0; 96];
     for at in (0..device.size()).step_by(4096).map(DeviceOffset) {
         device.read_at(at, &mut header).expect("it can be read");
-        if header[32..48] == fsid && header[88..96] == tree.to_le_bytes() {
+        let owner = u64::from_le_bytes(header[88..96].try_into().expect("8 bytes"));
+        if header[32..48] == fsid && trees.contains(&owner) {
             device.write_at(at, &[0; 4096]).expect("it can be written");
         }
     }
@@ -219,7 +220,7 @@ fn what_fsync_made_durable_outlives_the_repair() {
         (extents, &["check", "--repair", "--commit", image][..]),
         (chunks, &["rescue", "chunk-recover", "--commit", image]),
     ] {
-        with_log(&path, tree);
+        with_log(&path, &[tree]);
         let said = run(words, 0);
         assert!(said.contains("the fsync log was replayed"), "{said}");
         assert!(!said.contains("Throw the fsync log away"), "{said}");
@@ -232,4 +233,20 @@ fn what_fsync_made_durable_outlives_the_repair() {
             fs::remove_file(dir.path().join(name)).expect("it is there");
         }
     }
+}
+
+/// A log of which nothing can be read is thrown away, and the repair says so.
+#[test]
+fn a_log_that_cannot_be_read_is_named_as_lost() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("v.img");
+    let image = path.to_str().expect("a path of characters");
+    let (extents, logs) = (2, (-6_i64).cast_unsigned());
+    with_log(&path, &[extents, logs]);
+    let said = run(&["check", "--repair", "--commit", image], 0);
+    assert!(said.contains("Throw the fsync log away"), "{said}");
+    assert!(said.contains("Lost: what fsync made durable"), "{said}");
+    run(&["check", "--check-data-csum", image], 0);
+    assert_eq!(run(&["cat", &format!("{image}:/old")], 0), "committed");
+    judge_image(&path, "after the repair");
 }

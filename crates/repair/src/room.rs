@@ -34,7 +34,7 @@ fn taken(writer: &Writer) -> BTreeMap<DeviceId, Vec<(u64, u64)>> {
     }
     // The chunks say where everything lies. An extent without a chunk may be of
     // one that is lost.
-    let extents = items::each(writer, TreeId::DEVICE, Key::MIN..=Key::MAX, |key, data| {
+    let _ = items::each(writer, TreeId::DEVICE, Key::MIN..=Key::MAX, |key, data| {
         if key.item_type == ItemType::DEV_EXTENT
             && let Ok(extent) = DeviceExtent::parse(data)
         {
@@ -42,7 +42,6 @@ fn taken(writer: &Writer) -> BTreeMap<DeviceId, Vec<(u64, u64)>> {
         }
         Ok(())
     });
-    drop(extents);
     taken
 }
 

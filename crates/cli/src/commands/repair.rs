@@ -218,18 +218,13 @@ fn has_log(device: &Arc<dyn BlockDevice>) -> bool {
     read.is_ok() && parsed.is_ok_and(|superblock| superblock.log_root.get() != 0)
 }
 
-/// Brings back what fsync made durable, if the volume can be opened. False if a
-/// log is left.
-fn replay_log(devices: &[Arc<dyn BlockDevice>]) -> bool {
-    if !devices.iter().any(has_log) {
-        return true;
-    }
-    let opened = Volume::open_devices(devices.to_vec(), OpenOptions::default());
-    let is_replayed = opened.is_ok_and(|volume| volume.close().is_ok());
-    if is_replayed {
+/// Brings back what fsync made durable.
+fn replay_log(devices: &[Arc<dyn BlockDevice>]) -> Result<(), butterfs::Error> {
+    if devices.iter().any(has_log) {
+        Volume::open_devices(devices.to_vec(), OpenOptions::default())?.close()?;
         note!("the fsync log was replayed on the overlay");
     }
-    is_replayed
+    Ok(())
 }
 
 fn carry_out(
@@ -240,7 +235,8 @@ fn carry_out(
 ) -> Result<bool, Failure> {
     let patient = Laid::open(devices, ending)?;
     if options.begin.is_plain() {
-        replay_log(&patient.laid);
+        // If the volume does not open yet, the log waits for the repair.
+        let _ = replay_log(&patient.laid);
     }
     patient.repair(options, progress, ending)
 }
@@ -282,11 +278,14 @@ impl Laid {
         options: &Options,
         progress: &dyn Progress,
     ) -> Result<(), Failure> {
-        let is_replayed = replay_log(&self.laid);
+        let replayed = replay_log(&self.laid);
+        if let Err(error) = &replayed {
+            note!("the fsync log cannot be replayed: {error}");
+        }
         let again = Options {
             begin: Begin::default(),
             anew: Anew {
-                superblocks: !is_replayed,
+                superblocks: replayed.is_err(),
                 ..Anew::default()
             },
             log: FsyncLog::Drop,
