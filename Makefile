@@ -108,8 +108,8 @@ crash-sweep:
 	scripts/crash-sweep
 
 # Conversions of 200 random ext4 images, a hundred thousand crash states of
-# conversions and ways back, thousands of damaged images (half an hour on two cores,
-# most of it the build).
+# conversions and ways back, thousands of damaged images (ten minutes on two cores,
+# half of it the build).
 convert-sweep:
 	@scripts/packages test
 	BUTTERFS_SEEDS=0..200 cargo test --release -p butterfs-convert --test random --test features -- --nocapture

@@ -28,7 +28,7 @@ use std::os::unix::ffi::OsStrExt;
 
 Mode, owner, times, attributes, ACLs, hard links and holes are kept. On a mount
 of ButterFS, cp --reflink=auto shares data as well; cp --reflink=always fails
-there, because its request never reaches a FUSE server.")]
+there, because its request never reaches a FUSE server, but not under butterfs run.")]
 pub struct Reflink {
     #[command(flatten)]
     how: How,
