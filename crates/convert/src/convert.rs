@@ -149,7 +149,7 @@ impl Plan {
         watch: &dyn Watch,
     ) -> Result<Self, ConvertError> {
         verify(options)?;
-        let old = Old::open(DeviceSource(Arc::clone(device)))?;
+        let old = Old::open(DeviceSource::new(device))?;
         refuse::refuse(&old)?;
         let ground = Ground::of(&old)?;
         let label = match &options.label {
@@ -170,9 +170,13 @@ impl Plan {
             saved: random(),
         };
         let mut runs = free_runs(&old, &ground)?;
+        let mut free = runs.clone();
         let note = take_note(&mut runs)?;
         let mut room = Room::new(runs);
         let mut relocations = Relocations::plan(&old, &ground, &mut room)?;
+        free.extend(relocations.free(&ground));
+        free.sort_by_key(|range| range.start);
+        refuse::keep_out(&old, free)?;
         let (names, inodes) = crate::names::gather(&old, options.sort_memory, watch)?;
         let mut sorter = Sorter::new(options.sort_memory);
         let mut counter = Counter::new(options.node_size);

@@ -23,7 +23,7 @@ pub fn copy_used(
     to: &dyn BlockDevice,
     watch: &dyn Watch,
 ) -> Result<u64, ConvertError> {
-    let old = Old::open(DeviceSource(Arc::clone(from)))?;
+    let old = Old::open(DeviceSource::new(from))?;
     let superblock = old.superblock();
     let size = superblock.blocks.saturating_mul(superblock.block_size());
     let end = from.size().min(to.size());

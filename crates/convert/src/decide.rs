@@ -165,7 +165,7 @@ pub(crate) fn mend(
 
 /// The last free cell of the old file system, if it can be read.
 fn usual_place(device: &Arc<dyn BlockDevice>) -> Option<u64> {
-    let old = Old::open(DeviceSource(Arc::clone(device))).ok()?;
+    let old = Old::open(DeviceSource::new(device)).ok()?;
     let ground = Ground::of(&old).ok()?;
     let runs = free_runs(&old, &ground).ok()?;
     runs.last().map(|run| run.end - CELL)

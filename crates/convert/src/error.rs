@@ -1,5 +1,6 @@
 //! Why there is no conversion, and no way back.
 
+use crate::source::CalledFree;
 use butterfs_device::DeviceError;
 use butterfs_ext4::InodeNumber;
 use butterfs_format::ParseError;
@@ -91,7 +92,7 @@ pub enum ConvertError {
     #[error("stopped; nothing was changed")]
     Stopped,
     /// A fault of this program, seen before the deciding write.
-    #[error("a fault of this program ({0}); nothing was changed")]
+    #[error("a fault of this program ({0}); no more than free space was written")]
     Fault(&'static str),
 }
 
@@ -148,7 +149,23 @@ impl From<butterfs_ext4::Error> for ConvertError {
                 "the file system has features that are not known here; a newer version may know \
                  them",
             ),
+            butterfs_ext4::Error::Io { ref source, .. }
+                if let Some(called) = source
+                    .get_ref()
+                    .and_then(|own| own.downcast_ref::<CalledFree>()) =>
+            {
+                Self::from(*called)
+            }
             other => Self::Ext4(other),
+        }
+    }
+}
+
+impl From<CalledFree> for ConvertError {
+    fn from(CalledFree { at }: CalledFree) -> Self {
+        Self::Blocks {
+            at,
+            what: "belongs to the file system itself, but is called free",
         }
     }
 }

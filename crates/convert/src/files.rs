@@ -418,6 +418,9 @@ impl Files<'_> {
             Part::Composed {
                 length, segments, ..
             } => {
+                for segment in &segments {
+                    self.old.source().verify_used(&segment.from)?;
+                }
                 let mut bytes = Vec::new();
                 if pass.device.is_some() {
                     bytes.resize(usize::try_from(length).unwrap_or(0), 0);

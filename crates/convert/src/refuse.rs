@@ -3,6 +3,7 @@
 use crate::error::ConvertError;
 use crate::source::Old;
 use butterfs_ext4::{Incompatible, ReadOnlyCompatible};
+use std::ops::Range;
 
 /// Refuses a file system that cannot be converted as it is.
 ///
@@ -61,6 +62,35 @@ pub(crate) fn refuse(old: &Old) -> Result<(), ConvertError> {
         Some((_, why)) => Err(ConvertError::Refused(why)),
         None => Ok(()),
     }
+}
+
+/// Refuses a file system that has something of its own in `free`, which
+/// ascends: what it calls free and the conversion may write to. From now on,
+/// reading there is refused, too.
+///
+/// # Errors
+/// [`ConvertError::Blocks`]; reading.
+pub(crate) fn keep_out(old: &Old, free: Vec<Range<u64>>) -> Result<(), ConvertError> {
+    let source = old.source();
+    source.set_free(free);
+    let superblock = old.superblock();
+    let size = superblock.block_size();
+    let verify = |start: u64, blocks: u64| {
+        let start = start.saturating_mul(size);
+        source.verify_used(&(start..start.saturating_add(blocks.saturating_mul(size))))
+    };
+    for range in old.metadata() {
+        verify(range.start, range.end.saturating_sub(range.start))?;
+    }
+    let own = [superblock.journal, superblock.orphan_file];
+    for number in own.into_iter().chain(superblock.quota_files) {
+        if number.0 != 0 {
+            old.mappings(&old.inode(number)?, &mut |mapping| {
+                Ok::<_, ConvertError>(verify(mapping.block, mapping.blocks)?)
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// What the new volume will not have, one sentence each.

@@ -99,6 +99,23 @@ impl Relocations {
         Ok(())
     }
 
+    /// The parts of reserved ranges that have no copy: they are called free.
+    pub(crate) fn free(&self, ground: &Ground) -> Vec<Range<u64>> {
+        let mut free = Vec::new();
+        for reserved in &ground.reserved {
+            let mut at = reserved.start;
+            let first = self.0.partition_point(|one| one.from.end <= at);
+            let within = self.0.get(first..).unwrap_or_default().iter();
+            for one in within.take_while(|one| one.from.start < reserved.end) {
+                free.push(at..one.from.start);
+                at = one.from.end;
+            }
+            free.push(at..reserved.end);
+        }
+        free.retain(|range| !range.is_empty());
+        free
+    }
+
     /// Notes a reference to a copy.
     pub(crate) fn refer(&mut self, number: usize, referrer: Referrer) {
         if let Some(one) = self.0.get_mut(number) {

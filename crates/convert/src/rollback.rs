@@ -61,7 +61,7 @@ pub fn rollback(
         if !decide::mend(device, Side::Old, Search::All)? {
             return Err(InTheWay::NoSubvolume.into());
         }
-        let old = crate::source::Old::open(crate::source::DeviceSource(Arc::clone(device)))?;
+        let old = crate::source::Old::open(crate::source::DeviceSource::new(device))?;
         let facts = old.superblock();
         return Ok(RolledBack {
             uuid: facts.uuid,

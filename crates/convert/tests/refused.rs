@@ -10,6 +10,7 @@ use butterfs_testkit::Random;
 use butterfs_testkit::differential::seeds;
 use butterfs_testkit::judge::scratch_dir;
 use butterfs_testkit::run_script;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -81,6 +82,54 @@ fn refusals_say_what_to_do() {
     convert(&image, &options()).unwrap();
     let error = convert(&image, &options()).unwrap_err();
     assert!(matches!(error, ConvertError::AlreadyBtrfs), "{error}");
+}
+
+/// Bitmaps that call free what the file system itself needs. The conversion
+/// would write there while it still reads.
+#[test]
+fn what_is_used_but_called_free() {
+    if !can_mount() {
+        return;
+    }
+    let directory = scratch_dir();
+    let image = directory.path().join("image");
+    let name = image.to_str().unwrap();
+    let script = "mkdir d; for i in $(seq 800); do : > d/$i$(printf %0200d 7); done; \
+                  seq 1 99999 > f";
+    for block in ["1024", "4096"] {
+        let kind = &["-t", "ext4", "-b", block, "-J", "size=4", "-N", "16384"];
+        made(&image, 64 * MIB, script, kind);
+        let whole = fs::read(&image).unwrap();
+        let in_cell = 65536 / block.parse::<u64>().unwrap();
+        // The journal, a directory, a file, the inode table, and the place of
+        // the new superblock.
+        for what in ["<8>", "/d", "/f", "inodes", "superblock"] {
+            fs::write(&image, &whole).unwrap();
+            let blocks = match what {
+                "inodes" => (16 * in_cell).to_string(),
+                "superblock" => in_cell.to_string(),
+                file => run("debugfs", &["-R", &format!("blocks {file}"), name]),
+            };
+            let numbers: Vec<u64> = blocks
+                .split_whitespace()
+                .filter_map(|one| one.parse().ok())
+                .collect();
+            let cells: BTreeSet<u64> = numbers.iter().map(|one| one / in_cell).collect();
+            assert!(!cells.is_empty(), "{what}: {blocks}");
+            for cell in cells {
+                let request = format!("freeb {} {in_cell}", cell * in_cell);
+                run("debugfs", &["-w", "-R", &request, name]);
+            }
+            let before = fs::read(&image).unwrap();
+            assert!(before != whole, "{what}");
+            let error = convert(&image, &options())
+                .err()
+                .unwrap_or_else(|| panic!("{block}, {what} ({numbers:?}): converted"));
+            let is_told = matches!(error, ConvertError::Blocks { .. });
+            assert!(is_told, "{block}, {what}: {error}");
+            assert!(before == fs::read(&image).unwrap(), "{block}, {what}");
+        }
+    }
 }
 
 /// Sizes around the smallest that works: each is refused before a write, or

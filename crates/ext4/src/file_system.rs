@@ -132,6 +132,16 @@ impl<S: Source> FileSystem<S> {
         self.metadata.sort_by_key(|range| range.start);
     }
 
+    /// Where bitmaps, inode tables, superblocks and group descriptors lie, with
+    /// what is reserved for more of these; in no order.
+    pub fn metadata(&self) -> impl Iterator<Item = Range<Block>> {
+        let bases = (0..self.superblock.groups()).map(|group| {
+            let start = self.superblock.first_block_of(group);
+            start..start.saturating_add(self.superblock.base_blocks(group).into())
+        });
+        self.metadata.iter().cloned().chain(bases)
+    }
+
     /// The superblock.
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
