@@ -82,6 +82,10 @@ const IDLE: Duration = Duration::from_millis(100);
 /// How often a thread that occupies a CPU checks whether it has the CPU to
 /// itself.
 const WINDOW: Duration = Duration::from_micros(1_000);
+/// How often such a thread yields. The device's work may be done by a thread of
+/// the kernel that woke on this CPU, and the scheduler would let it wait until
+/// the next tick.
+const YIELD: Duration = Duration::from_micros(10);
 /// A pause of the thread that keeps a CPU awake. If it is this long, somebody
 /// else uses the CPU, which then does not sleep anyway.
 const PREEMPTED: Duration = Duration::from_micros(1_000);
@@ -505,6 +509,7 @@ impl Awake {
         let keeper = state.keeper(way);
         let mut before = self.now();
         let mut window = (before, cpu_time());
+        let mut yielded = before;
         let mut ended = Spun::Briefly;
         loop {
             for _ in 0..50 {
@@ -521,6 +526,10 @@ impl Awake {
             if way == Way::Hold {
                 ended = Spun::Alone;
                 continue;
+            }
+            if now.saturating_sub(yielded) > YIELD.as_nanos() as u64 {
+                std::thread::yield_now();
+                yielded = now;
             }
             if state.served.load(Ordering::Relaxed) > keeper.told.load(Ordering::Relaxed)
                 && now > self.settled.load(Ordering::Relaxed)
