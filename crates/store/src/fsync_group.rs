@@ -1,7 +1,11 @@
 //! Fsyncs that come at the same time share one write of the log.
 //!
 //! Owns who writes: one thread leads, and the others sleep until it is done. A
-//! leader lets those that are about to log their file do that first.
+//! leader lets those that are about to log their file do that first. If a write
+//! of the log takes long, because flushes of the device do, the leader also
+//! waits for those that the last write served: they often come back at once,
+//! and would otherwise wait for this write and for one of their own. A lone
+//! fsync waits for nobody.
 //!
 //! Every fsync either leads once or sees its ticket durable. A leader that
 //! fails or panics wakes the others, and the next of them leads.
@@ -16,6 +20,19 @@ use std::time::{Duration, Instant};
 /// How long a leader waits for others at most: about what a write of the log
 /// takes where it costs least.
 const PATIENCE: Duration = Duration::from_micros(50);
+/// A leader waits for those that the last write served for this part of what a
+/// write takes, and again if some of them came meanwhile, ...
+const GATHERING_PART: u32 = 4;
+/// ... at most so often.
+const GATHERING_PARTS_MAX: usize = 4;
+/// No part is longer than this, ...
+const GATHERING_MAX: Duration = Duration::from_millis(5);
+/// ... and none is shorter: where the device is fast, the processors are the
+/// limit, and a wait only leaves them idle.
+const GATHERING_MIN: Duration = Duration::from_micros(200);
+/// After a leader waited in vain, this many leaders do not wait, at most. The
+/// number doubles each time.
+const SKIPS_MAX: u32 = 64;
 
 /// Who leads, and who waits for the leader.
 #[derive(Debug, Default)]
@@ -24,6 +41,51 @@ struct Led {
     followers: usize,
     /// The last leader had followers when it was done.
     had_followers: bool,
+    /// The leader and its followers when it was done.
+    crowd: usize,
+    /// A leader waits until there are so many followers; zero: it does not.
+    wanted: usize,
+    /// What a write of the log takes: a moving average.
+    write_time: Duration,
+    /// How many leaders are still to skip the wait, ...
+    skips: u32,
+    /// ... and how many did after the last wait in vain.
+    skipped: u32,
+}
+
+impl Led {
+    /// For how long a leader waits for those that the last write served;
+    /// `None` if it does not.
+    fn gathering(&mut self) -> Option<Duration> {
+        let time = (self.write_time / GATHERING_PART).min(GATHERING_MAX);
+        if time < GATHERING_MIN || self.followers + 1 >= self.crowd {
+            return None;
+        }
+        match self.skips.checked_sub(1) {
+            Some(left) => {
+                self.skips = left;
+                None
+            }
+            None => Some(time),
+        }
+    }
+
+    /// Notes how a wait ended. It was in vain if most of them did not come.
+    fn gathered(&mut self) {
+        let in_vain = self.followers < self.wanted.div_ceil(2);
+        self.wanted = 0;
+        self.skipped = match in_vain {
+            true => (self.skipped * 2 + 1).min(SKIPS_MAX),
+            false => 0,
+        };
+        self.skips = self.skipped;
+    }
+
+    /// Notes that a write took `time`. A rare long one (a commit) counts little.
+    fn note_write(&mut self, time: Duration) {
+        let time = time.min(self.write_time * 2 + PATIENCE);
+        self.write_time = (self.write_time * 7 + time) / 8;
+    }
 }
 
 /// Fsyncs under way.
@@ -31,6 +93,8 @@ struct Led {
 pub(crate) struct FsyncGroup {
     led: Mutex<Led>,
     ended: Condvar,
+    /// The leader that waits for followers has them.
+    gathered: Condvar,
     /// Fsyncs whose file is not in the log yet.
     arriving: CachePadded<AtomicUsize>,
     /// Fsyncs whose file came into the log, ever.
@@ -53,17 +117,22 @@ impl Drop for Arrival<'_> {
 }
 
 /// The leader. Dropping it wakes the others.
-pub(crate) struct Leader<'g>(&'g FsyncGroup);
+pub(crate) struct Leader<'g> {
+    group: &'g FsyncGroup,
+    began: Instant,
+}
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        let mut led = self.0.lock();
+        let mut led = self.group.lock();
         led.is_led = false;
         let is_awaited = led.followers > 0;
         led.had_followers = is_awaited;
+        led.crowd = led.followers + 1;
+        led.note_write(self.began.elapsed());
         drop(led);
         if is_awaited {
-            self.0.ended.notify_all();
+            self.group.ended.notify_all();
         }
     }
 }
@@ -108,6 +177,9 @@ impl FsyncGroup {
         }
         while led.is_led {
             led.followers += 1;
+            if led.wanted > 0 && led.followers >= led.wanted {
+                self.gathered.notify_one();
+            }
             led = self.ended.wait(led).unwrap_or_else(PoisonError::into_inner);
             led.followers -= 1;
             if self.is_durable(ticket) {
@@ -116,10 +188,28 @@ impl FsyncGroup {
         }
         has_company |= led.followers > 0 || self.arriving.load(Ordering::Relaxed) > 0;
         led.is_led = true;
+        let gathering = led.gathering();
+        if let Some(time) = gathering {
+            led.wanted = led.crowd - 1;
+            for _ in 0..GATHERING_PARTS_MAX {
+                let before = led.followers;
+                let lacks = |led: &mut Led| led.followers < led.wanted;
+                let waited = self.gathered.wait_timeout_while(led, time, lacks);
+                (led, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                if led.followers >= led.wanted || led.followers == before {
+                    break;
+                }
+            }
+            led.gathered();
+        }
         drop(led);
-        let leader = Leader(self);
-        if has_company {
+        let mut leader = Leader {
+            group: self,
+            began: Instant::now(),
+        };
+        if has_company && gathering.is_none() {
             self.let_others_arrive();
+            leader.began = Instant::now();
         }
         Some(leader)
     }
@@ -176,6 +266,58 @@ mod tests {
         assert!(!follow(ticket(3), |group| {
             group.generation_is_durable(Generation(7));
         }));
+    }
+
+    /// Two callers, of which one follows the other. Then one comes back. How
+    /// long it waits for the other one.
+    fn waits_for_the_other(group: &FsyncGroup, comes_back: bool) -> Duration {
+        let leader = group.lead_or_follow(ticket(3)).expect("nobody else leads");
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| group.lead_or_follow(ticket(3)).is_some());
+            while group.lock().followers == 0 {
+                std::thread::yield_now();
+            }
+            group.batch_is_durable(4);
+            drop(leader);
+            assert!(!other.join().expect("it does not panic"));
+            assert_eq!(group.lock().crowd, 2);
+            group.lock().write_time = Duration::from_secs(8);
+            let start = Instant::now();
+            if comes_back {
+                scope.spawn(|| {
+                    while !group.lock().is_led {
+                        std::thread::yield_now();
+                    }
+                    drop(group.lead_or_follow(ticket(4)));
+                });
+            }
+            let leader = group.lead_or_follow(ticket(4)).expect("nobody else leads");
+            let waited = start.elapsed();
+            group.batch_is_durable(5);
+            drop(leader);
+            waited
+        })
+    }
+
+    #[test]
+    fn a_leader_waits_for_those_that_come_back() {
+        let group = FsyncGroup::default();
+        waits_for_the_other(&group, true);
+        assert_eq!(group.lock().skips, 0, "it came back");
+        assert_eq!(group.lock().wanted, 0);
+        let group = FsyncGroup::default();
+        assert!(waits_for_the_other(&group, false) >= GATHERING_MAX);
+        assert_eq!(group.lock().crowd, 1, "it is alone now");
+        for skips in [1, 0] {
+            assert_eq!(group.lock().skips, skips);
+            // The first of these leaders finds that it is to skip.
+            group.lock().crowd = 2;
+            group.lock().write_time = Duration::from_millis(1);
+            drop(group.lead_or_follow(ticket(5)));
+        }
+        assert_eq!(group.lock().skips, 3, "the second one waited in vain");
+        drop(group.lead_or_follow(ticket(5)));
+        assert_eq!(group.lock().skips, 3, "a lone one never waits");
     }
 
     #[test]

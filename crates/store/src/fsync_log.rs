@@ -69,6 +69,10 @@ pub(crate) struct FsyncLog {
     pub(crate) renamed: Mutex<FxHashSet<InodeId>>,
     /// Nodes that batches have written because the log has grown.
     pub(crate) overhead: usize,
+    /// The same of one batch: a moving average, in parts of a node.
+    pub(crate) recent_overhead: usize,
+    /// Batches since the last commit.
+    pub(crate) batches: usize,
     /// Number of the batch that is being gathered.
     pub(crate) batch: u64,
     /// A log cannot express something that happened, or an edit failed half

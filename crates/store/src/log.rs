@@ -38,7 +38,13 @@ const BATCH_NODES: usize = 2;
 /// What a commit costs in addition to the nodes that changed already, counted
 /// in writes of nodes: nodes of the other trees, and the work until they are
 /// complete.
-const COMMIT_NODES: usize = 24;
+const COMMIT_NODES: usize = 80;
+/// How many times a commit's cost a log may write because it has grown.
+const LASTING: usize = 8;
+/// The moving average of a batch's cost counts in parts of a node.
+const OVERHEAD_UNIT: usize = 1024;
+/// About so many batches are in that average.
+const RECENT: usize = 16;
 /// Extents whose changes go to one leaf at the commit, about.
 const EXTENTS_PER_LEAF: usize = 32;
 
@@ -427,9 +433,12 @@ impl Engine {
     }
 
     /// Whether a commit is the cheaper way to go on. The more a log holds, the
-    /// more nodes each batch writes, and a commit empties it. So a commit comes
-    /// when the nodes that were written because the log has grown cost more
-    /// than the commit.
+    /// more nodes each batch writes, and a commit empties it. A commit comes
+    /// when two things are true: the nodes that were written because the log has
+    /// grown cost more than the commit, and a batch costs more now than it did
+    /// on average, the commit included. While the cost of a batch stays the
+    /// same, a commit would save little; it comes when the first of the two is
+    /// true [`LASTING`] times over.
     pub(crate) fn has_log_outgrown_commit(&self) -> bool {
         // Nobody knows what counting quotas costs.
         if self.quotas().is_some() {
@@ -440,7 +449,10 @@ impl Engine {
             + self.pending.refs.len() / EXTENTS_PER_LEAF
             + sums
             + COMMIT_NODES;
-        self.publication.log.overhead > commit
+        let log = &self.publication.log;
+        let is_growing =
+            log.recent_overhead * log.batches > (log.overhead + commit) * OVERHEAD_UNIT;
+        log.overhead > commit && (is_growing || log.overhead > LASTING * commit)
     }
 
     /// The log of `tree`, to change.
@@ -595,7 +607,11 @@ impl Engine {
             log.clean.insert(logical, node);
         }
         log.moved.clear();
-        log.overhead += nodes.len().saturating_sub(BATCH_NODES);
+        let overhead = nodes.len().saturating_sub(BATCH_NODES);
+        log.overhead += overhead;
+        log.batches += 1;
+        log.recent_overhead += overhead * OVERHEAD_UNIT / RECENT;
+        log.recent_overhead -= log.recent_overhead / RECENT;
         nodes.sort_unstable_by_key(|node| node.logical());
         log.unnamed_writing = std::mem::take(&mut log.unnamed);
         let held = std::mem::take(&mut log.held);
