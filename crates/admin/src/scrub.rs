@@ -56,6 +56,20 @@ pub struct DeviceProgress {
     pub is_finished: bool,
 }
 
+impl DeviceProgress {
+    /// The progress on a device of which nothing is done yet.
+    #[must_use]
+    pub fn of(device: DeviceId) -> Self {
+        Self {
+            device,
+            counts: ScrubCounts::default(),
+            last: DeviceOffset(0),
+            bytes_expected: 0,
+            is_finished: false,
+        }
+    }
+}
+
 /// A message about a device.
 #[derive(Debug)]
 pub struct News<'n> {
@@ -94,14 +108,7 @@ pub fn scrub(
     starts: &[(DeviceId, Start)],
     watch: &mut Watch<'_>,
 ) -> Result<Vec<DeviceProgress>, StoreError> {
-    if store.read().has_stripe_tree() {
-        return Err(StoreError::Unsupported {
-            what: "it has a RAID stripe tree, which a scrub here does not follow; scrub it with \
-                   the kernel's Btrfs"
-                .to_owned(),
-            read_only_possible: true,
-        });
-    }
+    verify_possible(store)?;
     let devices: Vec<DeviceId> = store.space().devices().map(|(id, _)| id).collect();
     let watch = Mutex::new(watch);
     let start_of = |device| {
@@ -112,6 +119,32 @@ pub fn scrub(
         scrub_device(store, options, (device, start_of(device)), &watch)
     });
     scrubbed.into_iter().collect()
+}
+
+/// Scrubs one device of a volume, from `start` on.
+///
+/// # Errors
+/// As [`scrub`].
+pub fn scrub_one(
+    store: &Store,
+    options: &Options,
+    (device, start): (DeviceId, Start),
+    watch: &mut Watch<'_>,
+) -> Result<DeviceProgress, StoreError> {
+    verify_possible(store)?;
+    scrub_device(store, options, (device, start), &Mutex::new(watch))
+}
+
+fn verify_possible(store: &Store) -> Result<(), StoreError> {
+    if store.read().has_stripe_tree() {
+        return Err(StoreError::Unsupported {
+            what: "it has a RAID stripe tree, which a scrub here does not follow; scrub it with \
+                   the kernel's Btrfs"
+                .to_owned(),
+            read_only_possible: true,
+        });
+    }
+    Ok(())
 }
 
 /// Calls `watch`, and returns the wanted speed; `None` if it stops the scrub.

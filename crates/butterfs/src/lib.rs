@@ -143,6 +143,7 @@ mod held;
 mod members;
 mod mount_options;
 mod names;
+mod operations;
 mod overlaid;
 mod part;
 mod paths;
@@ -169,6 +170,9 @@ pub use held::Held;
 pub use members::{FoundDevice, FoundVolume, find_members, find_members_to_use, scan};
 pub use mount_options::{
     MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, Transport, Wake, WriteCache,
+};
+pub use operations::{
+    DeviceChange, DeviceChangeProgress, RunningBalance, RunningChange, RunningScrub,
 };
 pub use overlaid::{
     devices_of_overlay, is_overlay, only_overlay, open_members, open_overlay, open_to_look,
@@ -217,8 +221,8 @@ pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};
 pub use butterfs_store::{
-    Barriers, Degraded, DeviceFacts, Discard, LogPolicy, MemberFault, MemberState, OnFault,
-    OnReplacement, OnShortDevice, Rescue, StoreError, Trim,
+    Barriers, Degraded, DeviceFacts, Discard, LogPolicy, MemberFault, MemberState, MembershipFault,
+    OnFault, OnReplacement, OnShortDevice, Profile, Rescue, StoreError, Trim,
 };
 pub use butterfs_tree::CompareCost;
 

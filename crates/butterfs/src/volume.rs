@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
+use crate::operations::Operations;
 use crate::overlaid::only_overlay;
 use crate::part::{self, Part};
 use crate::pressure::Pressure;
@@ -143,6 +144,8 @@ pub struct Volume {
     role: Role,
     /// Owner of what calls with paths make.
     pub(crate) owner: Owner,
+    /// What runs on it.
+    pub(crate) operations: Arc<Operations>,
 }
 
 /// Which handle of an open volume it is.
@@ -260,6 +263,7 @@ impl Volume {
             committer: Arc::new(Mutex::new(committer)),
             role: Role::First,
             owner: options.owner,
+            operations: Arc::default(),
         })
     }
 
@@ -273,6 +277,7 @@ impl Volume {
             committer: Arc::clone(&self.committer),
             role: Role::Share,
             owner: self.owner,
+            operations: Arc::clone(&self.operations),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::output;
 use crate::place::{Place, json};
 use crate::service::{Effect, OnKernel, OnVolume};
 use crate::sizes::human;
-use butterfs::{MemberState, Part, StoreError, Volume};
+use butterfs::{MemberState, Part, RunningBalance, StoreError, Volume};
 use butterfs_admin::balance::{self, BalanceError, End, Planned, Progress, Wish};
 use chosen::Chosen;
 use clap::{Args, Subcommand};
@@ -26,11 +26,8 @@ use ends::{PAUSED, WAITS, none};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use shown::Shown;
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// Moves the content of block groups elsewhere and frees their space.
 #[derive(Args, Debug)]
@@ -190,42 +187,14 @@ impl OnVolume for Order {
     }
 }
 
-/// Balances that run in this process, by the UUIDs of their volumes: their
-/// progress, and what somebody wants of them.
-static RUNNING: Mutex<BTreeMap<String, (Progress, Option<Wish>)>> = Mutex::new(BTreeMap::new());
-
-fn running() -> MutexGuard<'static, BTreeMap<String, (Progress, Option<Wish>)>> {
-    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The only balance of its volume in this process.
-struct Turn(String);
-
-impl Turn {
-    fn take(volume: &Volume) -> Result<Self, Failure> {
-        let uuid = facts::of(volume).uuid;
-        let mut all = running();
-        if all.contains_key(&uuid) {
-            return fail(
-                "a balance of this volume is under way; `butterfs balance status` shows it, `balance cancel` ends it",
-            );
-        }
-        all.insert(uuid.clone(), (Progress::default(), None));
-        Ok(Self(uuid))
-    }
-
-    fn hear(&self, progress: &Progress) -> Option<Wish> {
-        let mut all = running();
-        let own = all.get_mut(&self.0)?;
-        own.0 = *progress;
-        own.1
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        running().remove(&self.0);
-    }
+/// Notes that a balance begins. Errors if one runs.
+fn begun(volume: &Volume) -> Result<RunningBalance, Failure> {
+    volume.begin_balance().ok_or_else(|| {
+        Failure(
+            "a balance of this volume is under way; `butterfs balance status` shows it, `balance cancel` ends it"
+                .to_owned(),
+        )
+    })
 }
 
 /// Opens the volume, or takes that of the server.
@@ -250,9 +219,9 @@ pub fn go_on(volume: &Volume) {
     tracing::info!("a balance that was interrupted goes on");
     let volume = volume.share();
     let resume = move || {
-        let turn = Turn::take(&volume)?;
+        let running = begun(&volume)?;
         volume.files().clean_all()?;
-        let watch = &mut |progress: &Progress| turn.hear(progress);
+        let watch = &mut |progress: &Progress| running.note(progress);
         let (_, end) = balance::resume(volume.files().store(), watch)?;
         Ok::<_, Failure>(end)
     };
@@ -279,7 +248,7 @@ fn run(
     ) -> Result<(Progress, End), BalanceError>,
 ) -> Done {
     let (volume, is_own) = open(place)?;
-    let turn = Turn::take(&volume)?;
+    let running = begun(&volume)?;
     let interrupt = is_own.then(Interrupt::watch).transpose()?;
     volume.files().clean_all().context(place.volume.display())?;
     let target = match is_own {
@@ -304,10 +273,10 @@ fn run(
         let all = progress.expected;
         bar.set_message(format!(", block group {done} of {all}"));
         let asked = interrupt.as_ref().is_some_and(|own| own.check().is_err());
-        turn.hear(progress).or(asked.then_some(Wish::Pause))
+        running.note(progress).or(asked.then_some(Wish::Pause))
     });
     bar.finish_and_clear();
-    drop(turn);
+    drop(running);
     let (progress, end) = match ended {
         Err(error @ BalanceError::NoneWaits) => return none(&place.volume, &error.to_string()),
         Err(BalanceError::Store(StoreError::Closed)) => {
@@ -406,23 +375,18 @@ fn duration(seconds: u64) -> String {
 /// Pauses or cancels the running balance, or forgets the one that waits.
 fn end_it(place: &Place, wish: Wish) -> Done {
     let (volume, is_own) = open(place)?;
-    let uuid = facts::of(&volume).uuid;
-    if let Some((_, wished)) = running().get_mut(&uuid) {
-        *wished = Some(wish);
-    } else if wish == Wish::Pause {
-        return none(&place.volume, "no balance runs");
-    } else {
-        match balance::cancel(volume.files().store()) {
-            Err(error @ BalanceError::NoneWaits) => return none(&place.volume, &error.to_string()),
-            cancelled => cancelled.context(place.volume.display())?,
-        }
-        if is_own {
-            volume.close()?;
-        }
+    if volume.stop_balance(wish) {
         return Ok(());
     }
-    while running().contains_key(&uuid) {
-        std::thread::sleep(Duration::from_millis(20));
+    if wish == Wish::Pause {
+        return none(&place.volume, "no balance runs");
+    }
+    match balance::cancel(volume.files().store()) {
+        Err(error @ BalanceError::NoneWaits) => return none(&place.volume, &error.to_string()),
+        cancelled => cancelled.context(place.volume.display())?,
+    }
+    if is_own {
+        volume.close()?;
     }
     Ok(())
 }
@@ -430,8 +394,7 @@ fn end_it(place: &Place, wish: Wish) -> Done {
 fn status(place: &Place) -> Done {
     let volume = place.open_as_committed()?;
     let name = place.volume.display();
-    let uuid = facts::of(&volume).uuid;
-    let progress = running().get(&uuid).map(|(progress, _)| *progress);
+    let progress = volume.balance_progress();
     let waiting = balance::waiting(volume.files().store()).context(&name)?;
     let Some(filters) = waiting else {
         say!("No balance found on '{name}'");

@@ -4,7 +4,7 @@ mod of_kernel;
 mod words;
 
 use super::device::named::{absolute, device_of, is_same, name_of, open, open_new, verify_new};
-use super::device::running::{Running, Turn};
+use super::device::running::begun;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -13,8 +13,8 @@ use crate::output;
 use crate::place::Place;
 use crate::service::{Effect, OnKernel, OnVolume};
 use butterfs::{
-    BlockDevice, Degraded, DeviceFacts, MemberState, OnReplacement, OpenOptions, Part, Subvolume,
-    Volume,
+    BlockDevice, Degraded, DeviceChange, DeviceChangeProgress, DeviceFacts, MemberState,
+    OnReplacement, OpenOptions, Part, RunningChange, Subvolume, Volume,
 };
 use butterfs_admin::devices::{self, Discard, ReplaceProgress, Replaced, TwinReads};
 use butterfs_format::DeviceId;
@@ -170,13 +170,13 @@ struct Ready {
     target: Arc<dyn BlockDevice>,
     reads: TwinReads,
     discard: Discard,
-    turn: Turn,
+    running: RunningChange,
 }
 
 impl Ready {
     fn new(volume: Volume, wanted: &Wanted) -> Result<Self, Failure> {
         let device = device_of(&volume, &wanted.source)?;
-        let turn = Turn::take(&volume, Running::Replacement)?;
+        let running = begun(&volume, DeviceChange::Replacement)?;
         Ok(Self {
             target: target_of(&volume, device, wanted)?,
             volume,
@@ -189,7 +189,7 @@ impl Ready {
                 true => Discard::Nothing,
                 false => Discard::Whole,
             },
-            turn,
+            running,
         })
     }
 
@@ -204,9 +204,12 @@ impl Ready {
             Arc::clone(&self.target),
             (self.reads, self.discard),
             &mut |progress| {
-                let (done, all) = (progress.bytes_done, progress.bytes_expected);
-                self.turn.note(done, all, progress.uncorrectable);
-                match self.turn.is_cancelled() {
+                let noted = DeviceChangeProgress {
+                    done: progress.bytes_done,
+                    all: progress.bytes_expected,
+                    errors: progress.uncorrectable,
+                };
+                match self.running.note(noted) {
                     true => ControlFlow::Break(()),
                     false => watch(progress),
                 }
@@ -296,8 +299,10 @@ fn start(place: &Place, wanted: &Wanted, wait: bool) -> Done {
         }
     });
     meter.end();
-    let Ready { volume, turn, .. } = ready;
-    drop(turn);
+    let Ready {
+        volume, running, ..
+    } = ready;
+    drop(running);
     let ended = replaced.context(name)?;
     if is_own {
         volume.close().context(place.volume.display())?;
@@ -324,7 +329,7 @@ fn start(place: &Place, wanted: &Wanted, wait: bool) -> Done {
 
 fn status(place: &Place, once: bool) -> Done {
     let volume = place.open_as_committed()?;
-    while let Some(state) = Turn::state(&volume, Running::Replacement) {
+    while let Some(state) = volume.device_change_progress(DeviceChange::Replacement) {
         let tenths = u128::from(state.done) * 1000 / u128::from(state.all.max(1));
         say!(
             "{}.{}% done, 0 write errs, {} uncorr. read errs",
@@ -360,7 +365,7 @@ fn status(place: &Place, once: bool) -> Done {
 
 fn cancel(place: &Place) -> Done {
     if let Some(volume) = host::volume()
-        && Turn::cancel(&volume, Running::Replacement)
+        && volume.cancel_device_change(DeviceChange::Replacement)
     {
         return Ok(());
     }

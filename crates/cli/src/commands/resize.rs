@@ -1,13 +1,13 @@
 //! `butterfs filesystem resize`: the size of a volume's device.
 
-use crate::commands::device::running::{Running, Turn};
+use crate::commands::device::running::begun;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::place::Place;
 use crate::service::{Effect, OnVolume};
 use crate::sizes::{self, human};
-use butterfs::{BlockDevice, OnShortDevice, OpenOptions, Part, Subvolume, Volume};
+use butterfs::{BlockDevice, DeviceChange, OnShortDevice, OpenOptions, Part, Subvolume, Volume};
 use butterfs_admin::resize::{self, End, Progress, Size};
 use butterfs_format::DeviceId;
 use butterfs_kernel::{self as kernel, is_kernel_btrfs};
@@ -64,7 +64,7 @@ fn understood(text: &str) -> Result<String, String> {
 /// Ends the resize that runs in this process.
 fn cancel(path: &Path) -> Done {
     match host::volume() {
-        Some(volume) if Turn::cancel(&volume, Running::Resize) => Ok(()),
+        Some(volume) if volume.cancel_device_change(DeviceChange::Resize) => Ok(()),
         Some(_) => fail(format!("{}: no resize runs", path.display())),
         None => fail(format!(
             "{}: no resize runs: it is not mounted",
@@ -186,7 +186,7 @@ impl OnVolume for Resize {
             true => Extended::new(&volume, wanted).map_err(|failure| failure.at(path.display()))?,
             false => None,
         };
-        let turn = Turn::take(&volume, Running::Resize)?;
+        let running = begun(&volume, DeviceChange::Resize)?;
         let interrupt = is_own.then(Interrupt::watch).transpose()?;
         volume.files().clean_all().context(path.display())?;
         let target = match is_own {
@@ -203,14 +203,14 @@ impl OnVolume for Resize {
             bar.set_position(progress.moved as u64);
             bar.set_message(format!(", {} left in this one", human(progress.left)));
             let asked = interrupt.as_ref().is_some_and(|own| own.check().is_err());
-            match asked || turn.is_cancelled() {
+            match asked || running.is_cancelled() {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
             }
         };
         let resized = resize::resize(store, wanted.device, wanted.size, watch);
         bar.finish_and_clear();
-        drop(turn);
+        drop(running);
         // After a commit that failed, the device may have its new size.
         let is_as_before = |extended: &Extended| {
             let bytes = store.device_bytes(wanted.device);

@@ -2,7 +2,7 @@
 
 use super::named::{absolute, device_of, is_same, name_of, open, open_new, verify_different};
 use super::of_kernel::{self, Fresh};
-use super::running::{Running, Turn};
+use super::running::begun;
 use crate::facts;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
@@ -11,7 +11,7 @@ use crate::meter::Meter;
 use crate::place::Place;
 use crate::service::{Effect, OnKernel, OnVolume};
 use crate::sizes::human;
-use butterfs::Volume;
+use butterfs::{DeviceChange, DeviceChangeProgress, RunningChange, Volume};
 use butterfs_admin::devices::{self, Discard, Removal};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -229,24 +229,29 @@ fn add(place: &Place, paths: &[PathBuf], force: bool, nodiscard: bool) -> Done {
 
 fn remove(place: &Place, named: &[String]) -> Done {
     let (volume, is_own) = open(place, named)?;
-    let turn = Turn::take(&volume, Running::Removal)?;
+    let running = begun(&volume, DeviceChange::Removal)?;
     let interrupt = is_own.then(Interrupt::watch).transpose()?;
     volume.files().clean_all().context(place.volume.display())?;
     let mut ended = Ok(());
     for name in named {
-        ended = remove_one(&volume, name, &turn, interrupt.as_ref());
+        ended = remove_one(&volume, name, &running, interrupt.as_ref());
         if ended.is_err() {
             break;
         }
     }
-    drop(turn);
+    drop(running);
     if is_own {
         volume.close().context(place.volume.display())?;
     }
     ended
 }
 
-fn remove_one(volume: &Volume, name: &str, turn: &Turn, interrupt: Option<&Interrupt>) -> Done {
+fn remove_one(
+    volume: &Volume,
+    name: &str,
+    running: &RunningChange,
+    interrupt: Option<&Interrupt>,
+) -> Done {
     let id = device_of(volume, name)?;
     let what = match name.parse::<u64>() {
         Ok(_) => format!("error removing devid {id}"),
@@ -258,9 +263,13 @@ fn remove_one(volume: &Volume, name: &str, turn: &Turn, interrupt: Option<&Inter
         most = most.max(progress.left_in_all);
         let done = most.saturating_sub(progress.left_in_all);
         meter.show(done, most);
-        turn.note(done, most, 0);
+        let is_cancelled = running.note(DeviceChangeProgress {
+            done,
+            all: most,
+            errors: 0,
+        });
         let asked = interrupt.is_some_and(|interrupt| interrupt.check().is_err());
-        match asked || turn.is_cancelled() {
+        match asked || is_cancelled {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
@@ -289,7 +298,7 @@ fn cancel_removal(place: &Place) -> Done {
             place.volume.display()
         ));
     };
-    match Turn::cancel(&volume, Running::Removal) {
+    match volume.cancel_device_change(DeviceChange::Removal) {
         true => Ok(()),
         false => fail("no removal of a device runs"),
     }

@@ -10,7 +10,7 @@ use crate::fail::{Context, Done, Failure};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::place::Place;
-use butterfs::{MemberState, OpenOptions, Subvolume, Volume};
+use butterfs::{MemberState, OpenOptions, RunningScrub, Subvolume, Volume};
 use butterfs_admin::scrub::{self, DeviceProgress, News, Options, Pace, Repair};
 use butterfs_format::DeviceId;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -65,6 +65,8 @@ struct Watch<'w> {
     volume: &'w Volume,
     uuid: String,
     running: Running,
+    /// What other users of the volume see of it.
+    seen: RunningScrub,
     /// Ctrl-C.
     asked: Option<Arc<AtomicBool>>,
     bar: ProgressBar,
@@ -114,7 +116,8 @@ impl Watch<'_> {
         for line in self.told.lines(self.volume, news.faults) {
             self.bar.suspend(|| note!("{line}"));
         }
-        let unwanted = self.running.is_unwanted()
+        let unwanted = self.seen.note(news.progress)
+            || self.running.is_unwanted()
             || self
                 .asked
                 .as_ref()
@@ -153,6 +156,10 @@ pub fn run(work: &Work) -> Done {
     let store = volume.files().store();
     let uuid = facts::of(&volume).uuid;
     let running = Running::begin(&uuid).map_err(|error| work.failure(error.0))?;
+    let devices: Vec<DeviceId> = store.space().devices().map(|(id, _)| id).collect();
+    let seen = volume
+        .begin_scrub(&devices)
+        .ok_or_else(|| work.failure("a scrub runs; `butterfs scrub status` shows it"))?;
     let earlier = match work.resume {
         true => Record::load(&uuid)?,
         false => None,
@@ -173,6 +180,7 @@ pub fn run(work: &Work) -> Done {
         volume: &volume,
         uuid: uuid.clone(),
         running,
+        seen,
         asked: interrupt.as_ref().map(Interrupt::asked),
         bar,
         devices: BTreeMap::new(),
