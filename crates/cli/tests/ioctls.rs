@@ -123,3 +123,40 @@ fn counters_of_one_device_are_reset() {
     assert!(lines[0][4] > 0 && lines[2][4] > 0, "{text}");
     assert_eq!(lines[1], [1, 0, 0, 0, 0, 0], "{text}");
 }
+
+/// Strange arguments, arguments behind no memory, and callers who may not ask.
+#[test]
+fn the_kernel_refuses_the_same() {
+    if !can_mount() || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/ioctl_errors.py");
+    let ask = |point: &Path, user: Option<&str>| {
+        let mut command = Command::new("python3");
+        command.arg(script).arg(point).args(user);
+        let output = command.output().expect("python3 runs");
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let (ours, kernels) = (Bench::new(), Bench::new());
+    let mounted = ours.mount("rw");
+    let done = kernels.with_kernel(|kernel| {
+        for user in [None, Some("65534")] {
+            let own = ask(&ours.path("mnt"), user);
+            let theirs = ask(kernel, user);
+            let lines = own.lines().zip(theirs.lines());
+            let other: Vec<_> = lines.filter(|(one, other)| one != other).collect();
+            assert!(
+                other.is_empty(),
+                "{user:?}, ours and the kernel's: {other:#?}"
+            );
+            assert_eq!(own.lines().count(), theirs.lines().count());
+        }
+    });
+    ours.run(&["umount", "mnt"]);
+    drop(mounted);
+    ours.check();
+    if !done {
+        println!("not compared with the kernel");
+    }
+}

@@ -81,8 +81,47 @@ const QUESTIONS: &[&str] = &[
     "ls",
 ];
 
+/// Operations on the whole volume. Names of loop devices, numbers of chunks and
+/// times are left out.
+const OPERATIONS: &[&str] = &[
+    "btrfs scrub start -B . | grep 'Status\\|Error summary'; btrfs scrub status . | grep Status",
+    "btrfs scrub start -B -r . | grep 'Status\\|Error summary'; btrfs scrub cancel . 2>&1",
+    "btrfs balance start --full-balance . | cut -d, -f1; btrfs balance status .",
+    "btrfs balance pause . 2>&1; btrfs balance cancel . 2>&1; btrfs balance resume . 2>&1",
+    "btrfs balance start -mconvert=raid1 . 2>&1 | head -1",
+    "btrfs balance start -mconvert=single . 2>&1 | head -1",
+    "btrfs balance start -f -mconvert=single . | cut -d, -f1; btrfs filesystem df . | grep -v Glob | cut -d: -f1",
+    "btrfs balance start -mconvert=dup . | cut -d, -f1; btrfs filesystem df . | grep -v Glob | cut -d: -f1",
+    "btrfs filesystem resize -32M . | cut -d' ' -f1-4; btrfs filesystem resize 1:max . | cut -d' ' -f1-4",
+    "btrfs filesystem resize 1:+1e . 2>&1; btrfs filesystem resize 9:max . 2>&1",
+    "btrfs filesystem resize 1m . 2>&1; btrfs filesystem resize cancel . 2>&1",
+    "btrfs device remove 1 . 2>&1; btrfs device remove missing . 2>&1; btrfs device remove 7 . 2>&1",
+    "for n in 1 2; do truncate -s 1G ../more$n; losetup -f --show ../more$n >../loop$n; done",
+    "btrfs device add -f $(cat ../loop1) . | grep -v discard; btrfs device usage -b . | grep -c ID",
+    "btrfs device add -f $(cat ../loop1) . 2>&1 | grep -c 'mounted\\|busy'",
+    "btrfs balance start -dconvert=raid1 -mconvert=raid1 . | cut -d, -f1; btrfs filesystem df . | grep -c RAID1",
+    "btrfs device remove 2 . 2>&1",
+    "btrfs replace start -B -f 2 $(cat ../loop2) . 2>&1 | grep -v discard; btrfs replace status -1 . | sed 's/ on .*, 0 w/, 0 w/'",
+    "btrfs replace cancel . 2>&1; btrfs device stats . | grep -c ' 0$'; btrfs scrub start -B . | grep 'Error summary'",
+    "btrfs balance start -f -dconvert=single -mconvert=dup . | cut -d, -f1",
+    "btrfs device remove $(cat ../loop2) . && btrfs device usage -b . | grep -c ID",
+    "for n in 1 2; do losetup -d $(cat ../loop$n); done; find . -name plain | xargs md5sum",
+];
+
 #[test]
 fn tools_see_what_they_see_on_the_kernels_btrfs() {
+    compare(QUESTIONS);
+}
+
+#[test]
+fn operations_on_the_volume_are_as_on_the_kernels_btrfs() {
+    // Loop devices are root's.
+    if rustix::process::geteuid().is_root() {
+        compare(OPERATIONS);
+    }
+}
+
+fn compare(questions: &[&str]) {
     if !can_mount() {
         return;
     }
@@ -91,11 +130,20 @@ fn tools_see_what_they_see_on_the_kernels_btrfs() {
     script(&ours.path("mnt"), FILL);
     let done = kernels.with_kernel(|kernel| {
         script(kernel, FILL);
-        for question in QUESTIONS {
+        for question in questions {
             let ask = |directory: &Path| {
                 let output = supervised(directory, &["sh", "-c", question]);
                 let place = directory.display().to_string();
-                format!("{:?}\n{}", output.status, said(&output)).replace(&place, "MNT")
+                let text = format!("{:?}\n{}", output.status, said(&output));
+                let device = ours.path("volume").display().to_string();
+                let words = text.replace(&device, "/dev/loop").replace(&place, "MNT");
+                let words = words.split_inclusive([' ', '\n', '\'']).map(|word| {
+                    match word.contains("/dev/loop") {
+                        true => "LOOP ",
+                        false => word,
+                    }
+                });
+                words.collect::<String>()
             };
             assert_eq!(ask(&ours.path("mnt")), ask(kernel), "{question}");
         }
@@ -105,6 +153,30 @@ fn tools_see_what_they_see_on_the_kernels_btrfs() {
     if !done {
         println!("not compared with the kernel");
     }
+}
+
+/// A program that is killed ends what it began.
+#[test]
+fn an_operation_ends_with_its_caller() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let mnt = bench.path("mnt");
+    std::fs::write(mnt.join("file"), vec![7; 60 << 20]).expect("a file");
+    for (words, what) in [
+        ("balance start --full-balance", "balance"),
+        ("scrub start -B", "scrub"),
+    ] {
+        let text = format!(
+            "btrfs {words} . >../said 2>&1 & sleep 0.05; kill -9 $!; wait $!; btrfs {what} status ."
+        );
+        let status = said(&supervised(&mnt, &["sh", "-c", &text]));
+        assert!(!status.contains("running"), "{status}");
+    }
+    drop(mounted);
+    bench.check();
 }
 
 #[test]

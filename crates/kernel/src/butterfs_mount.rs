@@ -10,7 +10,7 @@
 use crate::sharing::{CloneRequest, DedupeRequest, Deduped};
 use rustix::fs::{copy_file_range, fdatasync, fstat, fstatfs};
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};
+use rustix::ioctl::{Getter, NoArg, Opcode, Updater, ioctl, opcode};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -20,6 +20,13 @@ const VERSION: Opcode = opcode::read::<u64>(BUTTERFS, 0);
 const DEDUPE: Opcode = opcode::read_write::<[u64; 7]>(BUTTERFS, 1);
 const DEFRAGMENT: Opcode = opcode::read_write::<[u64; 11]>(BUTTERFS, 2);
 const EXTENTS: Opcode = opcode::read_write::<[u64; EXTENT_WORDS]>(BUTTERFS, 3);
+
+/// Pauses the running balance, and cancels the balance: BTRFS_IOC_BALANCE_CTL
+/// with 1 and 2. The kernel takes the number for an address of the caller's
+/// memory, and never asks the server.
+pub const BALANCE_PAUSE: u32 = 0xbf04;
+/// The other one.
+pub const BALANCE_CANCEL: u32 = 0xbf05;
 
 /// Words of [`Request::Extents`].
 const EXTENT_WORDS: usize = 2040;
@@ -111,6 +118,28 @@ pub struct DefragmentAnswer {
     pub shared: u64,
     /// File extents that replace them.
     pub new_extents: u64,
+}
+
+/// Pauses the running balance of the mount that holds `file`, and returns when
+/// it has paused. For whoever administers the volume.
+///
+/// # Errors
+/// ENOTCONN where none runs.
+pub fn pause_balance(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::none(BUTTERFS, 4);
+    // SAFETY: the request has no argument.
+    unsafe { ioctl(file, NoArg::<NUMBER>::new()) }
+}
+
+/// Ends the balance of the mount that holds `file`, running or paused, and
+/// returns when there is none. For whoever administers the volume.
+///
+/// # Errors
+/// ENOTCONN where there is none.
+pub fn cancel_balance(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::none(BUTTERFS, 5);
+    // SAFETY: the request has no argument.
+    unsafe { ioctl(file, NoArg::<NUMBER>::new()) }
 }
 
 /// Whether a file is on a mount of ButterFS that knows these requests.

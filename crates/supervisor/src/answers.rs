@@ -8,6 +8,7 @@ use crate::guise::{self, Numbers};
 use crate::listener::{Answer, CloseOnExec, Listener, STATX, Stopped, statfs, statx};
 use crate::mounts::Mounts;
 use crate::sharing;
+use crate::sysfs;
 use crate::tables::{self, Table};
 use crate::target::Target;
 use butterfs_kernel::butterfs_mount::is_butterfs;
@@ -150,17 +151,23 @@ impl Answers {
     }
 
     /// The table of mounts, if that is what is opened and mounts of ButterFS are
-    /// in it.
+    /// in it, or a file that the kernel has for its own mounts alone.
     fn table(&self, target: Target, path: u64, flags: i32) -> Option<Answer> {
         let path = target.path(path)?;
-        let table = Table::named(&path)?;
+        let table = Table::named(&path);
+        if table.is_none() && !path.starts_with(b"/sys/fs/btrfs/") {
+            return None;
+        }
         if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_PATH != 0 {
             return None;
         }
         if !target.is_like_us() {
             return None;
         }
-        let content = tables::content(&table, target.thread, &self.mounts)?;
+        let content = match table {
+            Some(table) => tables::content(&table, target.thread, &self.mounts)?,
+            None => sysfs::content(&path, &self.mounts)?,
+        };
         let file = memfd_create("mounts", MemfdFlags::CLOEXEC).ok()?;
         let mut file = std::fs::File::from(file);
         file.write_all(&content).ok()?;

@@ -52,6 +52,7 @@ pub(crate) enum Request {
     CloneRange,
     Dedupe,
     Fiemap,
+    BalanceControl,
 }
 
 /// The requests by their numbers.
@@ -60,6 +61,7 @@ const REQUESTS: &[(u32, Request)] = &[
     (0x4020_940d, Request::CloneRange),
     (0xc018_9436, Request::Dedupe),
     (0xc020_660b, Request::Fiemap),
+    (0x4004_9421, Request::BalanceControl),
 ];
 
 #[cfg(target_arch = "x86_64")]

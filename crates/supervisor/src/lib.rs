@@ -27,6 +27,7 @@ mod listener;
 mod mounts;
 mod process;
 mod sharing;
+mod sysfs;
 mod tables;
 mod target;
 mod workers;

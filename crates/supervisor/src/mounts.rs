@@ -42,7 +42,8 @@ impl Volume {
         self.shown.get_or_init(|| self.ask()).as_ref()
     }
 
-    fn open(&self) -> Option<OwnedFd> {
+    /// The mount's root.
+    pub(crate) fn open(&self) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(&self.point, flags, Mode::empty()).ok()?;
         // Another mount may cover this one.
@@ -119,6 +120,19 @@ impl Mounts {
                 let _ = sync_any(root.as_fd());
             }
         }
+    }
+
+    /// A mount of the volume with this UUID.
+    pub(crate) fn of_volume(&self, fsid: UuidBytes) -> Option<Arc<Volume>> {
+        let volumes: Vec<Arc<Volume>> = {
+            let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if table.has_changed() {
+                table.read();
+            }
+            table.volumes.values().map(Arc::clone).collect()
+        };
+        let is_it = |volume: &Arc<Volume>| volume.shown().is_some_and(|shown| shown.fsid == fsid);
+        volumes.into_iter().find(is_it)
     }
 
     /// The mount whose files have this device number.

@@ -1,5 +1,5 @@
-//! FICLONE, FICLONERANGE, FIDEDUPERANGE and FIEMAP, which never reach a FUSE
-//! server.
+//! FICLONE, FICLONERANGE, FIDEDUPERANGE, FIEMAP and BTRFS_IOC_BALANCE_CTL, which
+//! never reach a FUSE server.
 //!
 //! The supervisor takes descriptors of the caller's open files, and asks the
 //! server with requests of ButterFS' own ([`butterfs_kernel::butterfs_mount`]).
@@ -62,8 +62,19 @@ pub(crate) fn answer(target: Target, stopped: &Stopped, answers: &Answers) -> Op
         }),
         Request::Dedupe => caller.dedupe(argument, &file),
         Request::Fiemap => caller.fiemap(argument, &file),
+        Request::BalanceControl => control_balance(argument, &file),
     };
     Some(done.unwrap_or_else(Answer::Error))
+}
+
+/// BTRFS_IOC_BALANCE_CTL: pauses or cancels the balance.
+fn control_balance(what: u64, file: &OwnedFd) -> Result<Answer, Errno> {
+    match what {
+        1 => mount::pause_balance(file.as_fd())?,
+        2 => mount::cancel_balance(file.as_fd())?,
+        _ => return Err(Errno::INVAL),
+    }
+    Ok(Answer::Value(0))
 }
 
 impl Caller<'_> {

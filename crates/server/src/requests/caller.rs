@@ -14,6 +14,7 @@ use butterfs_fuse::{Context, is_running, peer_process};
 use std::cell::OnceCell;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// Bits of capabilities, see capabilities(7).
 const fn bit(capability: Capability) -> u64 {
@@ -86,6 +87,48 @@ impl<'a> Caller<'a> {
     /// Whether it may administer the volume.
     pub fn is_privileged(&self) -> bool {
         self.has(Capability::Administer)
+    }
+}
+
+/// Whether somebody kills a thread. The kernel does not let a caller die while
+/// its request is under way, so a request that takes long looks for this.
+pub(super) fn is_killed(thread: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status"));
+    let is_killed = |status: &str| {
+        ["SigPnd:", "ShdPnd:"].iter().any(|name| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            let pending = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+            pending.is_some_and(|bits| bits & 1 << (libc::SIGKILL - 1) != 0)
+        })
+    };
+    status.map_or(true, |status| is_killed(&status))
+}
+
+/// The caller of a request that takes long.
+#[derive(Debug)]
+pub(super) struct Watched {
+    thread: u32,
+    looked: Instant,
+}
+
+impl Watched {
+    /// How often the caller is looked for.
+    const LOOK: Duration = Duration::from_millis(500);
+
+    pub(super) fn new(thread: u32) -> Self {
+        Self {
+            thread,
+            looked: Instant::now(),
+        }
+    }
+
+    /// Whether somebody kills it.
+    pub(super) fn is_gone(&mut self) -> bool {
+        if self.looked.elapsed() < Self::LOOK {
+            return false;
+        }
+        self.looked = Instant::now();
+        is_killed(self.thread)
     }
 }
 

@@ -7,6 +7,7 @@
 
 use super::answered::errno;
 use super::argument::Bytes;
+use super::caller::is_killed;
 use super::callers_memory::read_caller;
 use super::server::Server;
 use butterfs::send::{
@@ -106,9 +107,9 @@ impl Server {
 
 /// Where a stream goes.
 ///
-/// While a request is under way, the kernel does not let its caller die, and the
-/// caller's descriptors stay open: a pipe that only the caller read never says
-/// that its reader is gone. So nothing here waits without looking for that.
+/// The descriptors of a caller that is being killed stay open ([`is_killed`]): a
+/// pipe that only the caller read never says that its reader is gone. So nothing
+/// here waits without looking for that.
 struct Target {
     file: File,
     caller: u32,
@@ -128,19 +129,6 @@ impl Target {
             Err(_) => Err(Errno::EBADF),
         }
     }
-
-    /// Whether somebody ended the caller.
-    fn is_caller_gone(&self) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.caller));
-        let is_killed = |status: &str| {
-            ["SigPnd:", "ShdPnd:"].iter().any(|name| {
-                let line = status.lines().find_map(|line| line.strip_prefix(name));
-                let pending = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-                pending.is_some_and(|bits| bits & 1 << (libc::SIGKILL - 1) != 0)
-            })
-        };
-        status.map_or(true, |status| is_killed(&status))
-    }
 }
 
 impl Write for Target {
@@ -152,7 +140,7 @@ impl Write for Target {
             }
             let mut waits = [PollFd::new(&self.file, PollFlags::OUT)];
             let ready = poll(&mut waits, Some(&LOOK))?;
-            if ready == 0 && self.is_caller_gone() {
+            if ready == 0 && is_killed(self.caller) {
                 return Err(io::Error::from_raw_os_error(libc::EPIPE));
             }
         }

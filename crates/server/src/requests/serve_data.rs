@@ -435,6 +435,9 @@ impl Server {
         if let Some(done) = self.control_send(context, request) {
             return done;
         }
+        if let Some(done) = self.control_operation(context, request, output) {
+            return done;
+        }
         let inode = self.inode(request.node)?;
         let old = self.files().attributes_of(&inode).answered()?;
         let word = |at: usize| -> Result<u32, Errno> {
