@@ -3,8 +3,9 @@
 //! Owns the table of subcommands and the other names by which the binary may be
 //! called (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
 
+use crate::command_groups::in_groups;
 use crate::{commands, output, parity, version};
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,7 +19,7 @@ use std::process::ExitCode;
     long_version = version::long(),
     propagate_version = true,
     infer_subcommands = true,
-    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nVOLUME:/path is a path in a volume; VOLUME ends before the first `:/` where it is a file or a device, and what is the path of something on the host is that.\n\nExit codes: 0 success, 1 failure or a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults, 2 for a mistake and 8 where it could not check."
+    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nA path in a volume that is not mounted is written VOLUME:/path, where VOLUME is a file or a device. If a file of the host has exactly that name, the host's file is meant.\n\nExit codes:\n  0    success\n  1    failure, or a mistake in the arguments\n  32   mount failed\n  141  nobody reads the output any more\ncheck has its own: 1 it found faults, 2 a mistake in the arguments, 8 it could not check."
 )]
 pub struct Arguments {
     /// What to do.
@@ -169,7 +170,9 @@ pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
 /// Parses words that begin with the program's own name. `mistake` is the exit
 /// code of a mistake.
 pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
-    Arguments::try_parse_from(&words).map_err(|answer| {
+    let matches = in_groups(Arguments::command()).try_get_matches_from(&words);
+    let parsed = matches.and_then(|matches| Arguments::from_arg_matches(&matches));
+    parsed.map_err(|answer| {
         if let Some(sentence) = parity::answer(&words, &answer, &Arguments::command()) {
             note!("butterfs: {sentence}");
             return ExitCode::from(mistake);

@@ -25,6 +25,7 @@ mod arguments;
 mod background;
 mod beside;
 mod changes;
+mod command_groups;
 mod commands;
 mod dates;
 mod facts;

@@ -549,11 +549,16 @@ fn nobody_has_to_read_what_is_said_beside() {
 fn commands_of_help(words: &[&str], found: &mut BTreeSet<String>) {
     let output = Command::new(BINARY).args(words).arg("--help").output();
     let help = said(&output.expect("the binary runs"));
-    let below: Vec<&str> = help
-        .split_once("Commands:\n")
-        .map_or("", |(_, list)| list)
+    // All commands are in groups.
+    let (begin, end) = match words {
+        [] => ("Usage:", "\nOptions:\n"),
+        _ => ("Commands:\n", "\n\n"),
+    };
+    let list = help.split_once(begin).map_or("", |(_, list)| list);
+    let below: Vec<&str> = list
+        .split_once(end)
+        .map_or(list, |(list, _)| list)
         .lines()
-        .take_while(|line| !line.is_empty())
         .filter_map(|line| {
             line.strip_prefix("  ")
                 .filter(|line| !line.starts_with(' '))
