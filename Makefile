@@ -2,7 +2,7 @@
 # (or sudo), for the packages.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: dist install uninstall deb static demo test test-long programs tools kill vm-kill fuzz build lint bench soak crash-sweep devices-sweep convert-sweep races git-history lab-smoke lab-evidence clean
+.PHONY: release dist install uninstall deb static demo test test-long programs tools kill vm-kill fuzz build lint bench soak crash-sweep devices-sweep convert-sweep races git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -38,6 +38,11 @@ deb:
 static:
 	@scripts/packages static
 	scripts/static $${CARGO_TARGET_DIR:-target}/static
+
+# Everything of a release, and its tag: make release VERSION=0.1.0
+release:
+	@scripts/packages static
+	scripts/release $(VERSION)
 
 # Within 20 minutes on two cores, downloads included. It says every 15 seconds
 # what it is at.
@@ -88,6 +93,7 @@ lint:
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/fuzz -- -D warnings
 	cargo run -q -p xtask -- edges
 	cargo run -q -p xtask -- circles > /dev/null
+	cargo run -q -p xtask -- paths
 
 # Random operations, many seeds (about twenty minutes).
 soak:

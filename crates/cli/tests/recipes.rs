@@ -177,8 +177,16 @@ fn the_commands_of_readme_and_tour_work_for_an_ordinary_user() {
 /// Pages of the documentation, and what they say.
 fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let docs = fs::read_dir(root.join("docs")).expect("a directory");
-    let mut paths: Vec<_> = docs.flatten().map(|entry| entry.path()).collect();
+    let mut paths: Vec<PathBuf> = Vec::new();
+    for folder in ["docs", "docs/design", "docs/evidence"] {
+        let entries = fs::read_dir(root.join(folder)).expect("a directory");
+        paths.extend(entries.flatten().map(|entry| entry.path()));
+    }
+    let crates = fs::read_dir(root.join("crates")).expect("a directory");
+    let pages = crates
+        .flatten()
+        .map(|entry| entry.path().join("ARCHITECTURE.md"));
+    paths.extend(pages.filter(|page| page.exists()));
     paths.retain(|path| path.extension().is_some_and(|end| end == "md"));
     for page in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         paths.push(root.join(page));
