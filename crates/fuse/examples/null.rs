@@ -170,6 +170,10 @@ impl FileSystem for Null {
         Ok(request.data.len())
     }
 
+    fn fsync(&self, _: &Context<'_>, _: butterfs_fuse::request::Fsync) -> Answer<()> {
+        Ok(())
+    }
+
     fn flush(&self, _: &Context<'_>, _: butterfs_fuse::request::Flush) -> Answer<()> {
         self.when_plain(())
     }
