@@ -28,6 +28,19 @@ pub enum Size {
     Minus(u64),
 }
 
+impl Size {
+    /// Returns it in bytes, for a device that has `old` of `room` bytes now.
+    #[must_use]
+    pub const fn bytes(self, old: u64, room: u64) -> u64 {
+        match self {
+            Self::Max => room,
+            Self::Exactly(bytes) => bytes,
+            Self::Plus(bytes) => old.saturating_add(bytes),
+            Self::Minus(bytes) => old.saturating_sub(bytes),
+        }
+    }
+}
+
 /// The progress of emptying a device or its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
@@ -65,12 +78,7 @@ pub fn wanted(store: &Store, device: DeviceId, size: Size) -> Result<u64, StoreE
     let block = store.space().device(device);
     // The device may have grown since it was opened.
     let room = block.map_or(0, |block| block.look_at_size());
-    let wanted = match size {
-        Size::Max => room,
-        Size::Exactly(bytes) => bytes,
-        Size::Plus(bytes) => old.saturating_add(bytes),
-        Size::Minus(bytes) => old.saturating_sub(bytes),
-    };
+    let wanted = size.bytes(old, room);
     let sector = store.read().sector_size();
     let wanted = wanted - wanted % sector;
     let bad = |reason: String| StoreError::BadSize {

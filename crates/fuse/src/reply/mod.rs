@@ -67,7 +67,8 @@ pub struct Created {
 /// What an ioctl returns to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoctlResult {
-    /// The call's own result, zero or positive.
+    /// The call's own result. Below zero it is the number of an error, which
+    /// unlike another error goes with output.
     pub value: i32,
     /// Bytes of output that were filled.
     pub filled: usize,

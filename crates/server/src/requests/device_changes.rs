@@ -9,14 +9,16 @@
 
 use super::argument::Bytes;
 use super::caller::Watched;
-use super::operations::{ANOTHER_RUNS, Ended, answer, errno_of, put};
+use super::operations::{ANOTHER_RUNS, errno_of, put};
 use super::server::Server;
+use super::volume_facts::answer;
 use butterfs::devices::{self, Discard, Removal, Replaced, TwinReads};
 use butterfs::{
     Access, BlockDevice, DeviceChange, DeviceChangeProgress, DeviceError, FileDevice,
     MembershipFault, Profile, StoreError,
 };
 use butterfs_format::DeviceId;
+use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::{Context, Errno};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open, stat};
@@ -113,10 +115,10 @@ fn code(fault: &MembershipFault) -> Result<i32, Errno> {
 }
 
 /// The answer to the error of a change.
-fn refused(error: &StoreError) -> Result<Ended, Errno> {
+fn refused(error: &StoreError) -> Result<IoctlResult, Errno> {
     match error {
         StoreError::Exclusive(_) => Ok(ANOTHER_RUNS),
-        StoreError::Membership(fault) => code(fault).map(|value| Ended { value, filled: 0 }),
+        StoreError::Membership(fault) => code(fault).map(|value| IoctlResult { value, filled: 0 }),
         other => Err(errno_of(other)),
     }
 }
@@ -172,12 +174,12 @@ impl Server {
         &self,
         context: &Context<'_>,
         data: &Bytes<'_>,
-    ) -> Result<Ended, Errno> {
+    ) -> Result<IoctlResult, Errno> {
         Self::check_mount(context)?;
         let device = self.open_new(context, data.name(PATH)?)?;
         // Who asks has emptied it, if that was wanted.
         match devices::add(self.files().store(), device, Discard::Nothing) {
-            Ok(_) => Ok(Ended::default()),
+            Ok(_) => Ok(IoctlResult::default()),
             Err(error) => refused(&error),
         }
     }
@@ -186,7 +188,7 @@ impl Server {
         &self,
         context: &Context<'_>,
         data: &Bytes<'_>,
-    ) -> Result<Ended, Errno> {
+    ) -> Result<IoctlResult, Errno> {
         self.remove(context, data.name(PATH)?, None)
     }
 
@@ -194,7 +196,7 @@ impl Server {
         &self,
         context: &Context<'_>,
         data: &Bytes<'_>,
-    ) -> Result<Ended, Errno> {
+    ) -> Result<IoctlResult, Errno> {
         match data.u64(FLAGS)? {
             0 => self.remove(context, data.name(LONG_PATH)?, None),
             BY_NUMBER => self.remove(context, b"", Some(DeviceId(data.u64(LONG_PATH)?))),
@@ -207,11 +209,11 @@ impl Server {
         context: &Context<'_>,
         path: &[u8],
         number: Option<DeviceId>,
-    ) -> Result<Ended, Errno> {
+    ) -> Result<IoctlResult, Errno> {
         Self::check_mount(context)?;
         if number.is_none() && path == b"cancel" {
             return match self.volume.cancel_device_change(DeviceChange::Removal) {
-                true => Ok(Ended::default()),
+                true => Ok(IoctlResult::default()),
                 false => Err(Errno(libc::ENOTCONN)),
             };
         }
@@ -250,7 +252,7 @@ impl Server {
             flow(running.note(noted) || caller.is_gone())
         });
         match removed {
-            Ok(Removal::Removed(_)) => Ok(Ended::default()),
+            Ok(Removal::Removed(_)) => Ok(IoctlResult::default()),
             Ok(Removal::Stopped) => Err(Errno(libc::ECANCELED)),
             Err(error) => refused(&error),
         }
@@ -261,9 +263,9 @@ impl Server {
         context: &Context<'_>,
         data: &Bytes<'_>,
         output: &mut [u8],
-    ) -> Result<Ended, Errno> {
+    ) -> Result<IoctlResult, Errno> {
         let asked = data.0.get(..REPLACE_SIZE).ok_or(Errno::EINVAL)?;
-        let bytes = answer(output, REPLACE_SIZE)?;
+        let bytes = answer(output, REPLACE_SIZE)?.bytes;
         bytes.copy_from_slice(asked);
         let value = match data.u64(0)? {
             START => {
@@ -286,7 +288,7 @@ impl Server {
             }
             _ => return Err(Errno::EINVAL),
         };
-        Ok(Ended {
+        Ok(IoctlResult {
             value,
             filled: REPLACE_SIZE,
         })

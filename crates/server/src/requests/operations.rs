@@ -13,6 +13,7 @@ use super::answered::Answered;
 use super::argument::{Bytes, Fields};
 use super::caller::Watched;
 use super::server::Server;
+use super::volume_facts::answer;
 use butterfs::balance::{self, BalanceError, End, Filters, Redundancy, Wish};
 use butterfs::resize::{self, Size};
 use butterfs::scrub::{self, DeviceProgress, Pace, Repair};
@@ -61,26 +62,11 @@ const RUNNING: u64 = 1;
 /// Where the text of a request to resize lies.
 const TEXT: usize = 8;
 
-/// What a request for something long gives: its result, with the bytes of its
-/// answer. A result below zero is the number of an error; unlike another error
-/// it goes with an answer. Above zero it is a number of the kernel's Btrfs.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ended {
-    pub(super) value: i32,
-    pub(super) filled: usize,
-}
-
 /// The result of what another operation keeps from beginning.
-pub(super) const ANOTHER_RUNS: Ended = Ended {
+pub(super) const ANOTHER_RUNS: IoctlResult = IoctlResult {
     value: 8,
     filled: 0,
 };
-
-impl From<Ended> for IoctlResult {
-    fn from(Ended { value, filled }: Ended) -> Self {
-        Self { value, filled }
-    }
-}
 
 /// The answer to an error of an operation.
 pub(super) fn errno_of(error: &StoreError) -> Errno {
@@ -96,12 +82,6 @@ pub(super) fn errno_of(error: &StoreError) -> Errno {
             Errno::EIO
         }
     }
-}
-
-pub(super) fn answer(output: &mut [u8], length: usize) -> Result<&mut [u8], Errno> {
-    let bytes = output.get_mut(..length).ok_or(Errno::EINVAL)?;
-    bytes.fill(0);
-    Ok(bytes)
 }
 
 pub(super) fn put(bytes: &mut [u8], at: usize, values: &[u64]) {
@@ -120,11 +100,11 @@ impl Server {
         output: &mut [u8],
     ) -> Option<Result<IoctlResult, Errno>> {
         let found = |found: bool| match found {
-            true => Ok(Ended::default()),
+            true => Ok(IoctlResult::default()),
             false => Err(Errno(libc::ENOTCONN)),
         };
         let data = Bytes(request.data);
-        let ask: &dyn Fn(&mut [u8]) -> Result<Ended, Errno> = match request.command {
+        let ask: &dyn Fn(&mut [u8]) -> Result<IoctlResult, Errno> = match request.command {
             SCRUB => &|output| self.scrub(context, &data, output),
             SCRUB_PROGRESS => &|output| self.tell_scrub(&data, output),
             SCRUB_CANCEL => &|_| found(self.volume.cancel_scrubs()),
@@ -139,8 +119,7 @@ impl Server {
             REPLACE_DEVICE => &|output| self.replace_device(context, &data, output),
             _ => return None,
         };
-        let done = self.check_privileged(context).and_then(|()| ask(output));
-        Some(done.map(IoctlResult::from))
+        Some(self.check_privileged(context).and_then(|()| ask(output)))
     }
 
     /// Frees what deleted subvolumes hold, before their space is moved.
@@ -163,7 +142,7 @@ impl Server {
         context: &Context<'_>,
         data: &Bytes<'_>,
         output: &mut [u8],
-    ) -> Result<Ended, Errno> {
+    ) -> Result<IoctlResult, Errno> {
         let (from, end, flags) = (data.u64(8)?, data.u64(16)?, data.u64(24)?);
         if flags & !READ_ONLY != 0 {
             return Err(Errno(libc::EOPNOTSUPP));
@@ -203,10 +182,10 @@ impl Server {
         );
         drop(running);
         let progress = scrubbed.map_err(|error| errno_of(&error))?;
-        let bytes = answer(output, SCRUB_SIZE)?;
+        let bytes = answer(output, SCRUB_SIZE)?.bytes;
         put(bytes, 0, &[device.get(), from, end, flags]);
         put_scrubbed(bytes, &progress);
-        Ok(Ended {
+        Ok(IoctlResult {
             value: match progress.is_finished || has_reached_end {
                 true => 0,
                 false => -libc::ECANCELED,
@@ -215,16 +194,16 @@ impl Server {
         })
     }
 
-    fn tell_scrub(&self, data: &Bytes<'_>, output: &mut [u8]) -> Result<Ended, Errno> {
+    fn tell_scrub(&self, data: &Bytes<'_>, output: &mut [u8]) -> Result<IoctlResult, Errno> {
         let device = DeviceId(data.u64(0)?);
         let Some(progress) = self.volume.scrub_progress(device) else {
             self.present_device(device)?;
             return Err(Errno(libc::ENOTCONN));
         };
-        let bytes = answer(output, SCRUB_SIZE)?;
+        let bytes = answer(output, SCRUB_SIZE)?.bytes;
         put(bytes, 0, &[device.get()]);
         put_scrubbed(bytes, &progress);
-        Ok(Ended {
+        Ok(IoctlResult {
             value: 0,
             filled: SCRUB_SIZE,
         })
@@ -235,7 +214,7 @@ impl Server {
         context: &Context<'_>,
         data: &Bytes<'_>,
         output: &mut [u8],
-    ) -> Result<Ended, Errno> {
+    ) -> Result<IoctlResult, Errno> {
         Self::check_mount(context)?;
         let flags = data.u64(0)?;
         let is_resumed = flags & RESUME != 0;
@@ -275,13 +254,13 @@ impl Server {
             BalanceError::Item(_) => Errno::EIO,
             BalanceError::Store(error) => errno_of(&error),
         })?;
-        let bytes = answer(output, BALANCE_SIZE)?;
+        let bytes = answer(output, BALANCE_SIZE)?.bytes;
         if let Some(asked) = data.0.get(..BALANCE_COUNTERS) {
             bytes[..BALANCE_COUNTERS].copy_from_slice(asked);
         }
         put(bytes, BALANCE_STATE, &[0]);
         put_balanced(bytes, &progress);
-        Ok(Ended {
+        Ok(IoctlResult {
             value: match end {
                 End::Stopped(_) => -libc::ECANCELED,
                 End::Done if progress.without_space > 0 => -libc::ENOSPC,
@@ -291,12 +270,12 @@ impl Server {
         })
     }
 
-    fn tell_balance(&self, output: &mut [u8]) -> Result<Ended, Errno> {
+    fn tell_balance(&self, output: &mut [u8]) -> Result<IoctlResult, Errno> {
         let running = self.volume.balance_progress();
         let waiting = balance::waiting(self.files().store());
         let waiting = waiting.map_err(|_| Errno::EIO)?;
         let filters = waiting.ok_or(Errno(libc::ENOTCONN))?;
-        let bytes = answer(output, BALANCE_SIZE)?;
+        let bytes = answer(output, BALANCE_SIZE)?.bytes;
         let kinds = [
             (&filters.data, BlockGroupFlags::DATA),
             (&filters.metadata, BlockGroupFlags::METADATA),
@@ -317,14 +296,14 @@ impl Server {
         if let Some(progress) = running {
             put_balanced(bytes, &progress);
         }
-        Ok(Ended {
+        Ok(IoctlResult {
             value: 0,
             filled: BALANCE_SIZE,
         })
     }
 
     /// Ends the balance that runs, or forgets the one that waits.
-    fn cancel_balance(&self, context: &Context<'_>) -> Result<Ended, Errno> {
+    fn cancel_balance(&self, context: &Context<'_>) -> Result<IoctlResult, Errno> {
         Self::check_mount(context)?;
         if !self.volume.stop_balance(Wish::Cancel) {
             balance::cancel(self.files().store()).map_err(|error| match error {
@@ -333,13 +312,13 @@ impl Server {
                 _ => Errno::EIO,
             })?;
         }
-        Ok(Ended::default())
+        Ok(IoctlResult::default())
     }
 
-    fn resize(&self, context: &Context<'_>, data: &Bytes<'_>) -> Result<Ended, Errno> {
+    fn resize(&self, context: &Context<'_>, data: &Bytes<'_>) -> Result<IoctlResult, Errno> {
         Self::check_mount(context)?;
         let text = std::str::from_utf8(data.name(TEXT)?).map_err(|_| Errno::EINVAL)?;
-        let done = Ok(Ended::default());
+        let done = Ok(IoctlResult::default());
         if text == "cancel" {
             return match self.volume.cancel_device_change(DeviceChange::Resize) {
                 true => done,
@@ -358,7 +337,7 @@ impl Server {
             .device(device)
             .map_or(0, |block| block.look_at_size());
         if resize::wanted(store, device, size).is_err()
-            && asked_bytes(store.device_bytes(device).unwrap_or(0), size) > room
+            && size.bytes(store.device_bytes(device).unwrap_or(0), room) > room
         {
             return Err(Errno(libc::EFBIG));
         }
@@ -462,15 +441,6 @@ fn bytes_of(text: &str) -> Option<u64> {
     };
     let number: u64 = end.parse().ok()?;
     number.checked_mul(1024_u64.pow(power))
-}
-
-const fn asked_bytes(old: u64, size: Size) -> u64 {
-    match size {
-        Size::Max => old,
-        Size::Exactly(bytes) => bytes,
-        Size::Plus(bytes) => old.saturating_add(bytes),
-        Size::Minus(bytes) => old.saturating_sub(bytes),
-    }
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ const FILES_MAX: u64 = 64 << 10;
 const FILES_V2_MAX: u64 = 16 << 20;
 
 /// The first bytes of the answer, zeroed, to be filled field by field.
-fn answer(output: &mut [u8], length: usize) -> Result<Fields<'_>, Errno> {
+pub(super) fn answer(output: &mut [u8], length: usize) -> Result<Fields<'_>, Errno> {
     let bytes = output.get_mut(..length).ok_or(Errno::EINVAL)?;
     bytes.fill(0);
     Ok(Fields { bytes, at: 0 })
