@@ -22,6 +22,10 @@ struct Figures {
     database: f64,
     /// Latency in milliseconds below which 50, 95 and 99 of 100 operations lie.
     latency_ms: [f64; 3],
+    /// The longest operation, in milliseconds.
+    longest_ms: f64,
+    /// Operations of the slowest second.
+    slowest_second: f64,
     /// Standard deviation of the operations of one second, divided by their
     /// mean.
     variation: f64,
@@ -165,6 +169,8 @@ fn measure_one(volume: &Volume, seconds: u64) -> Figures {
         replaced,
         database: all.len() as f64 / seconds as f64,
         latency_ms: [0.5, 0.95, 0.99].map(|part| quantile(&latencies, part)),
+        longest_ms: quantile(&latencies, 1.0),
+        slowest_second: per_second.iter().copied().fold(f64::MAX, f64::min),
         variation: (squares / seconds as f64).sqrt() / mean,
     }
 }
@@ -180,14 +186,14 @@ pub fn measure(subjects: &[Subject], seconds: u64) {
         subject.close(volume);
     }
     println!(
-        "| target | fsync/s, 1 thread | 4 threads | 16 threads | replaced/s | database op/s | p50 ms | p95 ms | p99 ms | variation |"
+        "| target | fsync/s, 1 thread | 4 threads | 16 threads | replaced/s | database op/s | p50 ms | p95 ms | p99 ms | longest ms | slowest second, operations | variation |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|---|");
     let reference = &rows[0].1;
     for (name, row) in &rows {
         let ratio = |own: f64, other: f64| format!("{own:.0} ({:.2})", own / other);
         println!(
-            "| {name} | {} | {} | {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.2} |",
+            "| {name} | {} | {} | {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.1} | {:.0} | {:.2} |",
             ratio(row.appends[0], reference.appends[0]),
             ratio(row.appends[1], reference.appends[1]),
             ratio(row.appends[2], reference.appends[2]),
@@ -196,6 +202,8 @@ pub fn measure(subjects: &[Subject], seconds: u64) {
             row.latency_ms[0],
             row.latency_ms[1],
             row.latency_ms[2],
+            row.longest_ms,
+            row.slowest_second,
             row.variation
         );
     }

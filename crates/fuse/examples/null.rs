@@ -5,7 +5,8 @@
 //!
 //! Prints operations per second of one client in one directory, for one and two
 //! threads, free and pinned, with and without stateless opens. "Cold" is after
-//! it was mounted anew. For `make bench` it serves a directory as it is told on
+//! it was mounted anew. The last column is a cold read of a file of 1 GiB in
+//! pieces of 1 MiB, in MiB per second. For `make bench` it serves a directory as it is told on
 //! standard input:
 //!
 //!     null --serve DIRECTORY
@@ -34,6 +35,10 @@ use parking_lot::Mutex;
 
 type Answer<T> = Result<T, Errno>;
 
+/// The node of the file `large`, which has zeros.
+const LARGE: u64 = 1 << 40;
+const LARGE_BYTES: u64 = 1 << 30;
+
 /// Names of the root directory and sizes of files. Node 1 is the root.
 #[derive(Default)]
 struct State {
@@ -60,7 +65,11 @@ fn attr(node: u64) -> Attr {
     } else {
         libc::S_IFREG | 0o644
     };
-    let size = if node == 1 { 0 } else { 4096 };
+    let size = match node {
+        1 => 0,
+        LARGE => LARGE_BYTES,
+        _ => 4096,
+    };
     Attr {
         ino: node,
         mode,
@@ -107,6 +116,9 @@ const OPENED: Opened = Opened {
 
 impl FileSystem for Null {
     fn lookup(&self, _: &Context<'_>, request: Lookup<'_>) -> Answer<Entry> {
+        if request.name == b"large" {
+            return Ok(entry(LARGE));
+        }
         self.state
             .lock()
             .names
@@ -162,8 +174,11 @@ impl FileSystem for Null {
         self.when_plain(OPENED)
     }
 
-    fn read(&self, _: &Context<'_>, _: Read, data: &mut [u8]) -> Answer<usize> {
-        Ok(data.len().min(4096))
+    fn read(&self, _: &Context<'_>, request: Read, data: &mut [u8]) -> Answer<usize> {
+        match request.node.0 {
+            LARGE => Ok(data.len()),
+            _ => Ok(data.len().min(4096)),
+        }
     }
 
     fn write(&self, _: &Context<'_>, request: Write<'_>) -> Answer<usize> {
@@ -226,6 +241,23 @@ fn read_one(path: &Path) {
     let _ = File::open(path).and_then(|mut file| file.read(&mut data));
 }
 
+/// MiB per second.
+fn read_large(path: &Path) -> f64 {
+    let mut data = vec![0; 1 << 20];
+    let start = Instant::now();
+    let mut file = File::open(path).unwrap_or_else(|error| panic!("{error}"));
+    let mut done = 0;
+    loop {
+        match file.read(&mut data) {
+            Ok(0) => break,
+            Ok(count) => done += count,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!(done as u64, LARGE_BYTES);
+    done as f64 / f64::from(1 << 20) / start.elapsed().as_secs_f64()
+}
+
 fn measure(root: &Path, files: usize, go_cold: &mut dyn FnMut()) -> Vec<f64> {
     let named = |kind: &str| -> Vec<PathBuf> {
         (0..files)
@@ -253,6 +285,7 @@ fn measure(root: &Path, files: usize, go_cold: &mut dyn FnMut()) -> Vec<f64> {
     rates.push(rate(&full, read_one));
     rates.push(rate(&full, read_one));
     rates.push(rate(&full, |path| must(fs::remove_file(path))));
+    rates.push(read_large(&root.join("large")));
     rates
 }
 
@@ -329,7 +362,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let files = arguments.get(1).map_or(Ok(20_000), |count| count.parse())?;
     let heads = [
-        "create", "+4K", "stat", "hot", "ls -l", "read", "hot", "unlink",
+        "create", "+4K", "stat", "hot", "ls -l", "read", "hot", "unlink", "large",
     ];
     let heads: Vec<String> = heads.iter().map(|head| format!("{head:>7}")).collect();
     println!("{:30} {}", "thousands per second", heads.join(" "));
