@@ -7,6 +7,7 @@ use butterfs::{
 };
 use butterfs_admin::balance::{self, BalanceError, Filter, Filters, Redundancy};
 use butterfs_admin::mkfs::{Layout, MkfsOptions, make};
+use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_testkit::content::content;
 use butterfs_testkit::judge::{
     Access as KernelAccess, KernelMount, judge_image, mkfs_btrfs, scratch_dir,
@@ -614,6 +615,57 @@ fn a_balance_without_space_leaves_nothing_that_waits() {
         bench.judge("balanced when full");
         bench.assert_content();
     }
+}
+
+/// Data that find no space move after all when block groups of metadata, which
+/// come later, have left theirs.
+#[test]
+fn a_block_group_without_space_is_tried_again_at_the_end() {
+    let mut bench = Bench::new(1024, 16384);
+    let groups = |bench: &Bench, flag: BlockGroupFlags| {
+        let engine = bench.volume().files().store().read();
+        let all = engine.groups().filter(|group| group.flags.contains(flag));
+        all.count()
+    };
+    let inline = content(1, 2000);
+    let mut number = 0;
+    while groups(&bench, BlockGroupFlags::METADATA) < 3 {
+        assert!(bench.write(&format!("small {number}"), &inline));
+        number += 1;
+    }
+    for small in (0..number).filter(|small| small % 50 != 0) {
+        bench.delete(&format!("small {small}"));
+    }
+    bench.reopen();
+    for (number, size) in [8 << 20, 1 << 20, 64 << 10].into_iter().enumerate() {
+        let mut at = 0;
+        while bench.write(&format!("data {number} {at}"), &content(at, size)) {
+            at += 1;
+        }
+    }
+    bench.reopen();
+    let before = groups(&bench, BlockGroupFlags::METADATA);
+    let store = Arc::clone(bench.volume().files().store());
+    let mut without_space = 0;
+    let (progress, end) = balance::start(&store, &Filters::all(), Redundancy::Kept, &mut |now| {
+        without_space = without_space.max(now.without_space);
+        None
+    })
+    .unwrap();
+    drop(store);
+    let after = groups(&bench, BlockGroupFlags::METADATA);
+    assert!(
+        after < before,
+        "{before} and {after} block groups\n{}",
+        bench.space()
+    );
+    assert!(without_space > 0, "nothing was without space at first");
+    assert_eq!(end, balance::End::Done);
+    assert_eq!(progress.without_space, 0, "{}", bench.space());
+    assert_eq!(progress.completed, progress.expected);
+    assert_eq!(progress.considered, progress.expected);
+    bench.judge("balanced");
+    bench.assert_content();
 }
 
 fn new_file(volume: &Volume, name: &str) -> Arc<butterfs::Inode> {

@@ -351,31 +351,69 @@ fn balance_all(
     progress: &mut Progress,
     watch: &mut dyn FnMut(&Progress) -> Option<Wish>,
 ) -> Result<End, BalanceError> {
+    let mut without_space = Vec::new();
     for group in planned {
-        let before = *progress;
-        let mut wish = None;
-        let ended = store.relocate_group(group.start, &mut |relocated: &Relocated| {
-            progress.data_bytes = before.data_bytes + relocated.data_bytes;
-            progress.nodes = before.nodes + relocated.nodes;
-            let behind = before.bytes_left.saturating_sub(group.used);
-            progress.bytes_left = behind + relocated.left;
-            wish = watch(progress);
-            match wish {
-                None => ControlFlow::Continue(()),
-                Some(_) => ControlFlow::Break(()),
+        match balance_one(store, group, progress, watch)? {
+            GroupEnd::Removed => progress.completed += 1,
+            GroupEnd::NoSpace => without_space.push(group),
+            GroupEnd::Stopped(wish) => {
+                progress.without_space = without_space.len();
+                return Ok(End::Stopped(wish));
             }
-        });
+        }
         progress.considered += 1;
-        progress.bytes_left = before.bytes_left.saturating_sub(group.used);
-        match ended {
-            Ok(RelocateEnd::Removed) => progress.completed += 1,
-            Ok(RelocateEnd::Stopped) => {
-                return Ok(End::Stopped(wish.unwrap_or(Wish::Pause)));
+        progress.without_space = without_space.len();
+    }
+    // The groups that were removed meanwhile left space, so those that found none
+    // are tried once more, unless no group was removed.
+    if progress.completed > 0 {
+        for group in without_space {
+            progress.bytes_left += group.used;
+            match balance_one(store, group, progress, watch)? {
+                GroupEnd::Removed => {
+                    progress.completed += 1;
+                    progress.without_space -= 1;
+                }
+                GroupEnd::NoSpace => {}
+                GroupEnd::Stopped(wish) => return Ok(End::Stopped(wish)),
             }
-            Err(StoreError::NoSpace) => progress.without_space += 1,
-            Err(error) => return Err(error.into()),
         }
     }
     watch(progress);
     Ok(End::Done)
+}
+
+/// How the attempt to balance one block group ended.
+enum GroupEnd {
+    Removed,
+    NoSpace,
+    Stopped(Wish),
+}
+
+fn balance_one(
+    store: &Store,
+    group: &Planned,
+    progress: &mut Progress,
+    watch: &mut dyn FnMut(&Progress) -> Option<Wish>,
+) -> Result<GroupEnd, BalanceError> {
+    let before = *progress;
+    let behind = before.bytes_left.saturating_sub(group.used);
+    let mut wish = None;
+    let ended = store.relocate_group(group.start, &mut |relocated: &Relocated| {
+        progress.data_bytes = before.data_bytes + relocated.data_bytes;
+        progress.nodes = before.nodes + relocated.nodes;
+        progress.bytes_left = behind + relocated.left;
+        wish = watch(progress);
+        match wish {
+            None => ControlFlow::Continue(()),
+            Some(_) => ControlFlow::Break(()),
+        }
+    });
+    progress.bytes_left = behind;
+    match ended {
+        Ok(RelocateEnd::Removed) => Ok(GroupEnd::Removed),
+        Ok(RelocateEnd::Stopped) => Ok(GroupEnd::Stopped(wish.unwrap_or(Wish::Pause))),
+        Err(StoreError::NoSpace) => Ok(GroupEnd::NoSpace),
+        Err(error) => Err(error.into()),
+    }
 }
