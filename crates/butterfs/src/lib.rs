@@ -172,7 +172,8 @@ pub use mount_options::{
     MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, Transport, Wake, WriteCache,
 };
 pub use operations::{
-    DeviceChange, DeviceChangeProgress, RunningBalance, RunningChange, RunningScrub,
+    DeviceChange, DeviceChangeProgress, ExclusiveOperation, RunningBalance, RunningChange,
+    RunningScrub,
 };
 pub use overlaid::{
     devices_of_overlay, is_overlay, only_overlay, open_members, open_overlay, open_to_look,

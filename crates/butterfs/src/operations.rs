@@ -11,9 +11,10 @@
 //! Invariant: an operation that was begun is here until its handle is dropped.
 
 use crate::Volume;
-use butterfs_admin::balance::{Progress, Wish};
+use butterfs_admin::balance::{BalanceError, Progress, Wish, waiting};
 use butterfs_admin::scrub::DeviceProgress;
 use butterfs_format::DeviceId;
+use butterfs_store::ExclusiveKind;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +39,23 @@ pub struct DeviceChangeProgress {
     pub all: u64,
     /// Sectors without a good copy.
     pub errors: u64,
+}
+
+/// An operation on a whole volume. Only one is under way at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExclusiveOperation {
+    /// A balance runs.
+    Balance,
+    /// A balance was paused or interrupted, and waits to be resumed.
+    BalancePaused,
+    /// A device is being added.
+    DeviceAdd,
+    /// A device is being removed.
+    DeviceRemove,
+    /// A device is being replaced.
+    DeviceReplace,
+    /// A device is being resized.
+    Resize,
 }
 
 #[derive(Debug)]
@@ -190,6 +208,22 @@ impl Volume {
             .map(|(progress, _)| progress)
     }
 
+    /// The operation on the whole volume that is under way, if one is.
+    ///
+    /// # Errors
+    /// If no operation runs and the state of a balance that waits cannot be read.
+    pub fn exclusive_operation(&self) -> Result<Option<ExclusiveOperation>, BalanceError> {
+        let store = self.files().store();
+        Ok(match store.exclusive() {
+            Some(ExclusiveKind::Balance) => Some(ExclusiveOperation::Balance),
+            Some(ExclusiveKind::Resize) => Some(ExclusiveOperation::Resize),
+            Some(ExclusiveKind::Add) => Some(ExclusiveOperation::DeviceAdd),
+            Some(ExclusiveKind::Remove) => Some(ExclusiveOperation::DeviceRemove),
+            Some(ExclusiveKind::Replace) => Some(ExclusiveOperation::DeviceReplace),
+            None => waiting(store)?.map(|_| ExclusiveOperation::BalancePaused),
+        })
+    }
+
     /// Pauses or cancels the running balance, and waits until it has ended.
     /// False if none runs.
     #[must_use]
@@ -301,11 +335,41 @@ impl Volume {
 mod tests {
     use super::*;
     use crate::{MkfsOptions, OpenOptions, make_volume};
+    use butterfs_admin::balance::{End, Filters, Redundancy, cancel, start};
 
     fn volume(directory: &tempfile::TempDir) -> Volume {
         let path = directory.path().join("volume");
         make_volume(&path, 128 << 20, &MkfsOptions::default()).expect("a volume");
         Volume::open(&path, OpenOptions::default()).expect("it opens")
+    }
+
+    #[test]
+    fn the_operation_that_is_under_way_is_told() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let volume = volume(&directory);
+        let store = Arc::clone(volume.files().store());
+        let now = || volume.exclusive_operation().expect("it can be read");
+        assert_eq!(now(), None);
+        for (kind, told) in [
+            (ExclusiveKind::Balance, ExclusiveOperation::Balance),
+            (ExclusiveKind::Resize, ExclusiveOperation::Resize),
+            (ExclusiveKind::Add, ExclusiveOperation::DeviceAdd),
+            (ExclusiveKind::Remove, ExclusiveOperation::DeviceRemove),
+            (ExclusiveKind::Replace, ExclusiveOperation::DeviceReplace),
+        ] {
+            let alone = store.begin_exclusive(kind).expect("nothing runs");
+            assert_eq!(now(), Some(told));
+            drop(alone);
+            assert_eq!(now(), None);
+        }
+        let paused = start(&store, &Filters::all(), Redundancy::Kept, &mut |_| {
+            assert_eq!(now(), Some(ExclusiveOperation::Balance));
+            Some(Wish::Pause)
+        });
+        assert_eq!(paused.expect("it pauses").1, End::Stopped(Wish::Pause));
+        assert_eq!(now(), Some(ExclusiveOperation::BalancePaused));
+        cancel(&store).expect("it ends");
+        assert_eq!(now(), None);
     }
 
     #[test]

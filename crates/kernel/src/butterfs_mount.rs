@@ -20,6 +20,7 @@ const VERSION: Opcode = opcode::read::<u64>(BUTTERFS, 0);
 const DEDUPE: Opcode = opcode::read_write::<[u64; 7]>(BUTTERFS, 1);
 const DEFRAGMENT: Opcode = opcode::read_write::<[u64; 11]>(BUTTERFS, 2);
 const EXTENTS: Opcode = opcode::read_write::<[u64; EXTENT_WORDS]>(BUTTERFS, 3);
+const EXCLUSIVE: Opcode = opcode::read::<u64>(BUTTERFS, 6);
 
 /// Pauses the running balance, and cancels the balance: BTRFS_IOC_BALANCE_CTL
 /// with 1 and 2. The kernel takes the number for an address of the caller's
@@ -50,6 +51,9 @@ pub enum Request {
     /// extents follow, at most [`EXTENTS_MAX`], and of each its offset in the
     /// file, its logical address, its length, and its flags as FIEMAP has them.
     Extents,
+    /// The operation on the whole volume that is under way. Out: its number, as
+    /// [`ExclusiveOperation`] has them; 0 if none is.
+    Exclusive,
     /// Rewrites small extents. In: start, end, size that is large enough, flags,
     /// number of a compression, its level. Out, in the words after these:
     /// extents, extents rewritten, bytes rewritten, bytes shared, new extents.
@@ -65,6 +69,7 @@ impl Request {
             0xc038_bf01 => Some(Self::Dedupe),
             0xc058_bf02 => Some(Self::Defragment),
             0xffc0_bf03 => Some(Self::Extents),
+            0x8008_bf06 => Some(Self::Exclusive),
             _ => None,
         }
     }
@@ -73,11 +78,86 @@ impl Request {
     #[must_use]
     pub const fn words_in(self) -> usize {
         match self {
-            Self::Version => 0,
+            Self::Version | Self::Exclusive => 0,
             Self::Extents => 2,
             Self::Dedupe => 5,
             Self::Defragment => 6,
         }
+    }
+}
+
+/// An operation on a whole volume. Only one is under way at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExclusiveOperation {
+    /// A balance runs.
+    Balance,
+    /// A balance waits to be resumed.
+    BalancePaused,
+    /// A device is being added.
+    DeviceAdd,
+    /// A device is being removed.
+    DeviceRemove,
+    /// A device is being replaced.
+    DeviceReplace,
+    /// A device is being resized.
+    Resize,
+}
+
+impl ExclusiveOperation {
+    const ALL: [Self; 6] = [
+        Self::Balance,
+        Self::BalancePaused,
+        Self::DeviceAdd,
+        Self::DeviceRemove,
+        Self::DeviceReplace,
+        Self::Resize,
+    ];
+
+    /// Its number in a request.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        match self {
+            Self::Balance => 1,
+            Self::BalancePaused => 2,
+            Self::DeviceAdd => 3,
+            Self::DeviceRemove => 4,
+            Self::DeviceReplace => 5,
+            Self::Resize => 6,
+        }
+    }
+
+    /// Its name in `/sys/fs/btrfs/UUID/exclusive_operation`.
+    ///
+    /// Source: the documentation's page on the sysfs interface.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Balance => "balance",
+            Self::BalancePaused => "balance paused",
+            Self::DeviceAdd => "device add",
+            Self::DeviceRemove => "device remove",
+            Self::DeviceReplace => "device replace",
+            Self::Resize => "resize",
+        }
+    }
+}
+
+/// The operation on the whole volume that is under way on the mount that holds
+/// `file`; `None` if none is.
+///
+/// # Errors
+/// ENOTTY where no mount of ButterFS holds it, or one of an older version; EIO if
+/// it knows an operation that this version does not.
+pub fn exclusive_operation(file: BorrowedFd<'_>) -> Result<Option<ExclusiveOperation>, Errno> {
+    // SAFETY: the request writes one u64.
+    let number: u64 = unsafe { ioctl(file, Getter::<EXCLUSIVE, u64>::new())? };
+    let mut all = ExclusiveOperation::ALL.into_iter();
+    match number {
+        0 => Ok(None),
+        number => all
+            .find(|one| one.number() == number)
+            .map(Some)
+            .ok_or(Errno::IO),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Files below /sys/fs/btrfs, which the kernel has for its own mounts alone.
-//! btrfs-progs looks there for which devices are seeds.
+//! btrfs-progs looks there for which devices are seeds, and whether an operation
+//! on the whole volume is under way.
 //!
 //! Source: the documentation's page on the sysfs interface.
 
 use crate::mounts::Mounts;
 use butterfs_format::DeviceId;
+use butterfs_kernel::butterfs_mount::exclusive_operation;
 use butterfs_kernel::mounted_device;
 use std::os::fd::AsFd;
 use uuid::Uuid;
@@ -28,6 +30,10 @@ pub(crate) fn content(path: &[u8], mounts: &Mounts) -> Option<Vec<u8>> {
                 "replace_target" => "0".to_owned(),
                 _ => return None,
             }
+        }
+        ["exclusive_operation"] => {
+            let running = exclusive_operation(root.as_fd()).ok()?;
+            running.map_or("none", |one| one.name()).to_owned()
         }
         _ => return None,
     };

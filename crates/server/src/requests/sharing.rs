@@ -11,8 +11,8 @@ use super::answered::Answered;
 use super::ioctl::Command;
 use super::server::Server;
 use butterfs::{
-    Algorithm, Deduped, Defragment, Defragmented, InodeFlags, Logical, MappedExtent, MappedKind,
-    Recompress, Sharing,
+    Algorithm, Deduped, Defragment, Defragmented, ExclusiveOperation, InodeFlags, Logical,
+    MappedExtent, MappedKind, Recompress, Sharing,
 };
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
@@ -45,6 +45,7 @@ impl Server {
             Request::Version => Ok(vec![own::CURRENT]),
             Request::Dedupe => self.dedupe(context, input),
             Request::Extents => self.extents(request.node, input),
+            Request::Exclusive => self.exclusive().map(|number| vec![number]),
             Request::Defragment => self.defragment(context, request.node, input),
         };
         Some(answer.and_then(|answer| {
@@ -59,6 +60,23 @@ impl Server {
                 filled: output.len(),
             })
         }))
+    }
+
+    /// The operation on the whole volume that is under way, by its number.
+    fn exclusive(&self) -> Result<u64, Errno> {
+        let running = self.volume.exclusive_operation().map_err(|error| {
+            tracing::error!(%error, "answered EIO");
+            Errno::EIO
+        })?;
+        let shown = running.map(|operation| match operation {
+            ExclusiveOperation::Balance => own::ExclusiveOperation::Balance,
+            ExclusiveOperation::BalancePaused => own::ExclusiveOperation::BalancePaused,
+            ExclusiveOperation::DeviceAdd => own::ExclusiveOperation::DeviceAdd,
+            ExclusiveOperation::DeviceRemove => own::ExclusiveOperation::DeviceRemove,
+            ExclusiveOperation::DeviceReplace => own::ExclusiveOperation::DeviceReplace,
+            ExclusiveOperation::Resize => own::ExclusiveOperation::Resize,
+        });
+        Ok(shown.map_or(0, own::ExclusiveOperation::number))
     }
 
     fn dedupe(&self, context: &Context<'_>, words: [u64; 6]) -> Result<Vec<u64>, Errno> {
