@@ -2,7 +2,7 @@
 # (or sudo), for the packages.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: release dist install uninstall deb static demo test test-long programs tools kill vm-kill fuzz build lint bench soak crash-sweep devices-sweep convert-sweep races git-history lab-smoke lab-evidence clean
+.PHONY: release dist install uninstall deb static demo test test-long programs tools kill vm-kill fuzz build lint bench soak soak-database crash-sweep devices-sweep convert-sweep races git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -12,12 +12,15 @@ build:
 	@scripts/packages build
 	cargo build --release --bin butterfs
 
-# What is installed: the release binary without its line tables, which lie
-# beside it.
+# What is installed: the release binary, and the library that `butterfs run`
+# loads into programs where it cannot watch them, without their line tables, which
+# lie beside them.
 DIST := $${CARGO_TARGET_DIR:-target}/dist
 
 dist: build
+	cargo build --release -p butterfs-preload
 	scripts/strip $${CARGO_TARGET_DIR:-target}/release/butterfs $(DIST)/butterfs
+	scripts/strip $${CARGO_TARGET_DIR:-target}/release/libbutterfs_preload.so $(DIST)/libbutterfs_preload.so
 
 # `make dist`, and as root `make install`. PREFIX, DESTDIR, SBINDIR and others:
 # see scripts/install. BINARY installs another binary.
@@ -121,6 +124,13 @@ convert-sweep:
 	BUTTERFS_SEEDS=0..200 cargo test --release -p butterfs-convert --test random --test features -- --nocapture
 	BUTTERFS_SEEDS=0..13000 cargo test --release -p butterfs-convert --test crash -- --nocapture
 	BUTTERFS_SEEDS=0..3000 cargo test --release -p butterfs-convert --test refused -- --nocapture
+
+# The shape of a database on a mount for six hours, beside snapshots and balances;
+# figures to docs/evidence/soak-database.md. `scripts/soak-database SECONDS` takes
+# another time.
+soak-database: build
+	@scripts/packages test-long
+	scripts/soak-database 21600 --evidence docs/evidence/soak-database.md
 
 # Data races: 16 threads in the engine, and FUSE's, under ThreadSanitizer (ten
 # minutes, most of them the build); figures to docs/evidence/races.md.

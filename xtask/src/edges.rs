@@ -32,6 +32,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["butterfs", "fuse", "device", "format", "kernel"],
     ),
     ("supervisor", &["format", "kernel", "server"]),
+    ("preload", &["supervisor"]),
     ("lab", &["butterfs", "device"]),
     ("testkit", &["format"]),
     (

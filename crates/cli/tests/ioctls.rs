@@ -131,7 +131,7 @@ fn the_kernel_refuses_the_same() {
         return;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/ioctl_errors.py");
-    let ask = |point: &Path, user: Option<&str>| {
+    let ask = |point: &Path, user: &[&str]| {
         let mut command = Command::new("python3");
         command.arg(script).arg(point).args(user);
         let output = command.output().expect("python3 runs");
@@ -141,7 +141,12 @@ fn the_kernel_refuses_the_same() {
     let (ours, kernels) = (Bench::new(), Bench::new());
     let mounted = ours.mount("rw");
     let done = kernels.with_kernel(|kernel| {
-        for user in [None, Some("65534")] {
+        for user in [
+            &[][..],
+            &["65534"],
+            &["65534", "namespace"],
+            &["0", "namespace"],
+        ] {
             let own = ask(&ours.path("mnt"), user);
             let theirs = ask(kernel, user);
             let lines = own.lines().zip(theirs.lines());

@@ -1,21 +1,50 @@
 //! `butterfs run`: programs see on a mount of ButterFS what they see on the
 //! kernel's Btrfs.
 
+#![allow(unsafe_code, reason = "a filter that refuses a system call")]
+
 mod support;
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use support::{BINARY, Bench, can_mount, said};
 
+/// How programs come to see Btrfs.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    /// A supervisor answers their calls.
+    Supervised,
+    /// A library in them does.
+    Preloaded,
+}
+
+impl How {
+    fn run(self, directory: &Path, words: &[&str]) -> Output {
+        let mut command = Command::new(BINARY);
+        command.arg("run");
+        if self == Self::Preloaded {
+            command.arg("--preload");
+        }
+        command.arg("--").args(words);
+        let command = command.current_dir(directory).stdin(Stdio::null());
+        command.output().expect("the binary runs")
+    }
+}
+
 fn supervised(directory: &Path, words: &[&str]) -> Output {
-    Command::new(BINARY)
-        .args(["run", "--"])
-        .args(words)
-        .current_dir(directory)
-        .stdin(Stdio::null())
-        .output()
-        .expect("the binary runs")
+    How::Supervised.run(directory, words)
+}
+
+/// Whether the library is there; `scripts/test-programs` builds it.
+fn has_library() -> bool {
+    let library = Path::new(BINARY).with_file_name("libbutterfs_preload.so");
+    let is_there = library.exists();
+    if !is_there {
+        assert!(std::env::var_os("CI").is_none(), "{}", library.display());
+        println!("skipped: the library is not built (cargo build -p butterfs-preload)");
+    }
+    is_there
 }
 
 /// What a script prints in `directory`, with or without `butterfs run`.
@@ -85,6 +114,7 @@ const QUESTIONS: &[&str] = &[
 /// times are left out.
 const OPERATIONS: &[&str] = &[
     "btrfs scrub start -B . | grep 'Status\\|Error summary'; btrfs scrub status . | grep Status",
+    "cat /sys/fs/btrfs/$(btrfs filesystem show . | sed -n 's/.*uuid: //p')/exclusive_operation",
     "btrfs scrub start -B -r . | grep 'Status\\|Error summary'; btrfs scrub cancel . 2>&1",
     "btrfs balance start --full-balance . | cut -d, -f1; btrfs balance status .",
     "btrfs balance pause . 2>&1; btrfs balance cancel . 2>&1; btrfs balance resume . 2>&1",
@@ -110,18 +140,78 @@ const OPERATIONS: &[&str] = &[
 
 #[test]
 fn tools_see_what_they_see_on_the_kernels_btrfs() {
-    compare(QUESTIONS);
+    compare(How::Supervised, QUESTIONS);
+}
+
+#[test]
+fn tools_with_the_library_see_the_same() {
+    if has_library() {
+        compare(How::Preloaded, QUESTIONS);
+    }
+}
+
+/// As in a container that forbids watching: the kernel refuses the filter.
+#[test]
+fn where_calls_cannot_be_watched_the_library_is_loaded() {
+    if !can_mount() || !has_library() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let mut command = Command::new(BINARY);
+    command.args(["run", "--", "stat", "-f", "-c", "%t", "."]);
+    command.current_dir(bench.path("mnt")).stdin(Stdio::null());
+    let output = seccomp_refused(&mut command).output().expect("it runs");
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "9123683e\n");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("libbutterfs_preload.so is loaded"), "{told}");
+    drop(mounted);
+}
+
+/// Has the program run where seccomp(2) fails with EPERM.
+fn seccomp_refused(command: &mut Command) -> &mut Command {
+    const LOAD: u16 = 0x20;
+    const JUMP_IF_EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    const ERROR: u32 = 0x0005_0000;
+    const ALLOW: u32 = 0x7fff_0000;
+    let instruction = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let number = u32::try_from(libc::SYS_seccomp).expect("a number");
+    let mut filter = [
+        instruction(LOAD, 0, 0, 0),
+        instruction(JUMP_IF_EQUAL, 0, 1, number),
+        instruction(RETURN, 0, 0, ERROR | libc::EPERM.cast_unsigned()),
+        instruction(RETURN, 0, 0, ALLOW),
+    ];
+    let install = move || {
+        let program = libc::sock_fprog {
+            len: 4,
+            filter: filter.as_mut_ptr(),
+        };
+        // SAFETY: numbers, and a program that lives until the call returns.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
+        };
+        match done {
+            true => Ok(()),
+            false => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the closure makes two system calls.
+    unsafe { command.pre_exec(install) }
 }
 
 #[test]
 fn operations_on_the_volume_are_as_on_the_kernels_btrfs() {
     // Loop devices are root's.
     if rustix::process::geteuid().is_root() {
-        compare(OPERATIONS);
+        compare(How::Supervised, OPERATIONS);
     }
 }
 
-fn compare(questions: &[&str]) {
+fn compare(how: How, questions: &[&str]) {
     if !can_mount() {
         return;
     }
@@ -132,7 +222,7 @@ fn compare(questions: &[&str]) {
         script(kernel, FILL);
         for question in questions {
             let ask = |directory: &Path| {
-                let output = supervised(directory, &["sh", "-c", question]);
+                let output = how.run(directory, &["sh", "-c", question]);
                 let place = directory.display().to_string();
                 let text = format!("{:?}\n{}", output.status, said(&output));
                 let device = ours.path("volume").display().to_string();

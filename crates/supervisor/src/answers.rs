@@ -6,11 +6,11 @@
 use crate::filter::{Call, call};
 use crate::guise::{self, Numbers};
 use crate::listener::{Answer, CloseOnExec, Listener, STATX, Stopped, statfs, statx};
-use crate::mounts::Mounts;
+use crate::mounts::{Device, Mounts};
 use crate::sharing;
 use crate::sysfs;
 use crate::tables::{self, Table};
-use crate::target::Target;
+use crate::target::{Process, Target};
 use butterfs_kernel::butterfs_mount::is_butterfs;
 use butterfs_kernel::sync_any;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -18,11 +18,21 @@ use std::ffi::CString;
 use std::io::{Seek, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// Who is answered.
+#[derive(Debug)]
+pub(crate) enum Callers {
+    /// Processes under a filter, which wait.
+    Stopped(Arc<Listener>),
+    /// This process itself.
+    Own,
+}
 
 /// What every answer needs.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    pub(crate) listener: Listener,
+    callers: Callers,
     mounts: Mounts,
     numbers: Numbers,
 }
@@ -42,24 +52,35 @@ pub(crate) fn int(argument: u64) -> i32 {
 impl Answers {
     /// # Errors
     /// The table of mounts cannot be read.
-    pub(crate) fn new(listener: Listener) -> std::io::Result<Self> {
+    pub(crate) fn new(callers: Callers) -> std::io::Result<Self> {
         Ok(Self {
-            listener,
+            callers,
             mounts: Mounts::new()?,
             numbers: Numbers::default(),
         })
     }
 
-    /// Answers a call.
-    pub(crate) fn serve(&self, stopped: &Stopped) {
-        let answer = self.answer(stopped).unwrap_or(Answer::Continue);
-        self.listener.answer(stopped.id, answer);
+    /// Whether the caller still waits: then its number is not another's.
+    pub(crate) fn still_waits(&self, stopped: &Stopped) -> bool {
+        match &self.callers {
+            Callers::Stopped(listener) => listener.is_valid(stopped.id),
+            Callers::Own => true,
+        }
     }
 
-    fn answer(&self, stopped: &Stopped) -> Option<Answer> {
-        let target = Target {
+    fn target(&self, stopped: &Stopped) -> Target {
+        Target {
             thread: stopped.thread,
-        };
+            process: match self.callers {
+                Callers::Stopped(_) => Process::Other,
+                Callers::Own => Process::Own,
+            },
+        }
+    }
+
+    /// The answer to a call; `None` if it is the kernel's.
+    pub(crate) fn answer(&self, stopped: &Stopped) -> Option<Answer> {
+        let target = self.target(stopped);
         let [first, second, third, fourth, fifth, _] = stopped.arguments;
         let call = call(stopped.number)?;
         match call {
@@ -118,6 +139,11 @@ impl Answers {
         }
     }
 
+    /// Whether files of a mount of ButterFS have this device number.
+    pub(crate) fn is_ours(&self, device: Device) -> bool {
+        self.mounts.find(device).is_some()
+    }
+
     /// Facts of a file on a mount of ButterFS; `None` for others.
     fn facts(&self, target: Target, asked: &Asked, mask: u32) -> Option<[u8; STATX]> {
         let mut facts = statx(&asked.path, asked.flags, mask)?;
@@ -129,19 +155,15 @@ impl Answers {
 
     /// Writes an answer to the caller's memory.
     pub(crate) fn give(&self, stopped: &Stopped, room: u64, bytes: &[u8]) -> Option<Answer> {
-        let target = Target {
-            thread: stopped.thread,
-        };
+        let target = self.target(stopped);
         let memory = target.memory()?;
         // If the caller waits now, this is its memory.
-        let given = self.listener.is_valid(stopped.id) && memory.write_all_at(bytes, room).is_ok();
+        let given = self.still_waits(stopped) && memory.write_all_at(bytes, room).is_ok();
         given.then_some(Answer::Value(0))
     }
 
     fn volume(&self, stopped: &Stopped, asked: &Asked, room: u64) -> Option<Answer> {
-        let target = Target {
-            thread: stopped.thread,
-        };
+        let target = self.target(stopped);
         let plain = statx(&asked.path, asked.flags, libc::STATX_INO)?;
         let mount = self.mounts.find(guise::device_of(&plain))?;
         let facts = self.facts(target, asked, libc::STATX_INO)?;

@@ -13,6 +13,10 @@
 //! and ends when the last process under the filter is gone. The third one is the
 //! program. So a daemon that the program leaves behind keeps its supervisor.
 //!
+//! Where the kernel lets nobody watch calls, a library that is loaded into
+//! dynamic programs (the crate `preload`) gives the same answers
+//! ([`InProcess`]).
+//!
 //! Owns the filter, the answers and the processes. The server of a mount owns
 //! the facts.
 
@@ -23,6 +27,7 @@ mod answers;
 mod bytes;
 mod filter;
 mod guise;
+mod in_process;
 mod listener;
 mod mounts;
 mod process;
@@ -32,4 +37,5 @@ mod tables;
 mod target;
 mod workers;
 
+pub use in_process::{InProcess, Reply};
 pub use process::{End, RunError, accept_signals, is_supervised, run};

@@ -219,6 +219,14 @@ pub(crate) fn read_memory(thread: u32, address: u64, buffer: &mut [u8]) -> usize
     usize::try_from(done).unwrap_or(0)
 }
 
+/// Another descriptor of an open file of this process.
+pub(crate) fn duplicate(descriptor: c_int) -> Option<OwnedFd> {
+    // SAFETY: numbers alone.
+    let copy = unsafe { libc::fcntl(descriptor, libc::F_DUPFD_CLOEXEC, 0) };
+    // SAFETY: the kernel made this descriptor for the caller.
+    (copy >= 0).then(|| unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
 /// Brings what the kernel holds of a file to its file system, without waiting
 /// for a device.
 pub(crate) fn write_back(file: BorrowedFd<'_>) {

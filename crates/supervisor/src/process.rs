@@ -4,7 +4,7 @@
     reason = "fork, signals, and what runs between fork and execve"
 )]
 
-use crate::answers::Answers;
+use crate::answers::{Answers, Callers};
 use crate::filter;
 use crate::listener::{Listener, Privileges, install};
 use crate::workers;
@@ -23,6 +23,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use thiserror::Error;
 
@@ -68,7 +69,8 @@ pub enum RunError {
     /// The kernel does not let this process watch calls.
     #[error(
         "this process may not watch system calls (seccomp with user notification: {0}); a container \
-         has to allow that, or the programs run outside of it"
+         has to allow that, or the programs run outside of it, or libbutterfs_preload.so has to be \
+         installed beside butterfs"
     )]
     Refused(io::Error),
     /// A process, a pipe or the table of mounts.
@@ -264,14 +266,14 @@ fn pass_on(signals: &OwnedFd, process: Pid) -> io::Result<()> {
 /// The supervisor: starts the program and answers its calls.
 fn supervise(program: &OsStr, arguments: &[OsString], mut tell: File) {
     let begun = begin(program, arguments, &mut tell);
-    let (answers, reaper) = match begun {
+    let (answers, listener, reaper) = match begun {
         Ok(begun) => begun,
         Err(news) => {
             let _ = tell.write_all(&news.encode());
             return;
         }
     };
-    workers::serve(answers);
+    workers::serve(answers, listener);
     // The processes are gone; how the program ended may not be told yet.
     let _ = reaper.join();
 }
@@ -284,7 +286,7 @@ fn begin(
     program: &OsStr,
     arguments: &[OsString],
     tell: &mut File,
-) -> Result<(Answers, JoinHandle<()>), News> {
+) -> Result<(Answers, Arc<Listener>, JoinHandle<()>), News> {
     let waiter = getppid();
     // SAFETY: numbers alone. What the program leaves behind becomes a child of
     // this process, which may look into it then.
@@ -331,14 +333,14 @@ fn begin(
         }
     };
     let process = i32::try_from(child.id()).unwrap_or(0);
-    let listener = handed.map(Listener::new).map_err(failed)?;
-    let answers = Answers::new(listener).map_err(failed)?;
+    let listener = Arc::new(handed.map(Listener::new).map_err(failed)?);
+    let answers = Answers::new(Callers::Stopped(Arc::clone(&listener))).map_err(failed)?;
     let _ = tell.write_all(&News::Started(process).encode());
     let mut tell = tell.try_clone().map_err(failed)?;
     let reaper = std::thread::Builder::new().spawn(move || reap(process, waiter, &mut tell));
     let reaper = reaper.map_err(failed)?;
     let_go();
-    Ok((answers, reaper))
+    Ok((answers, listener, reaper))
 }
 
 /// Ignores signals; gives those that were not ignored before.

@@ -81,7 +81,7 @@ impl Caller<'_> {
     /// Fails if nobody waits any more: then the number of the thread may be
     /// another's, and so may be what was found by it.
     fn verify_waits(&self) -> Result<(), Errno> {
-        match self.answers.listener.is_valid(self.stopped.id) {
+        match self.answers.still_waits(self.stopped) {
             true => Ok(()),
             false => Err(Errno::INTR),
         }

@@ -4,11 +4,12 @@
 //! What cannot be found out safely is left to the kernel: paths of a thread that
 //! has another root directory, other mounts or other rights than the supervisor.
 
-use crate::listener::{STATX, read_memory, statx};
+use crate::listener::{STATX, duplicate, read_memory, statx};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::ffi::CString;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 /// PATH_MAX.
@@ -25,10 +26,20 @@ const INODE: usize = 32;
 const DEVICE: usize = 136;
 const MOUNT: usize = 144;
 
+/// Whose thread called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Process {
+    /// That of this process itself.
+    Own,
+    /// That of a process under the filter.
+    Other,
+}
+
 /// A thread whose call waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Target {
     pub(crate) thread: u32,
+    pub(crate) process: Process,
 }
 
 /// What a thread may do, and in which user namespace; `who` is its number or
@@ -59,6 +70,9 @@ impl Target {
     /// Whether this process may look at what the thread may look at, and sees
     /// the same directories.
     pub(crate) fn is_like_us(self) -> bool {
+        if self.process == Process::Own {
+            return true;
+        }
         static OWN_ROOT: OnceLock<Option<[u8; 24]>> = OnceLock::new();
         static OWN_RIGHTS: OnceLock<Option<String>> = OnceLock::new();
         let who = self.thread.to_string();
@@ -77,13 +91,28 @@ impl Target {
     /// Bytes of its memory; `None` if not all can be read.
     pub(crate) fn bytes(self, address: u64, length: usize) -> Option<Vec<u8>> {
         let mut bytes = vec![0; length];
-        (read_memory(self.thread, address, &mut bytes) == length).then_some(bytes)
+        (self.read(address, &mut bytes) == length).then_some(bytes)
+    }
+
+    /// Reads its memory; gives how many bytes could be read.
+    fn read(self, address: u64, buffer: &mut [u8]) -> usize {
+        let read = read_memory(self.thread, address, buffer);
+        if read > 0 || self.process == Process::Other {
+            return read;
+        }
+        // Containers may forbid the call above, but not a process's own memory.
+        let own = File::open("/proc/self/mem");
+        own.and_then(|memory| memory.read_at(buffer, address))
+            .unwrap_or(0)
     }
 
     /// Its memory, to be written to. It stays that of this process, whatever
     /// the number of the thread means later.
     pub(crate) fn memory(self) -> Option<File> {
-        let path = format!("/proc/{}/mem", self.thread);
+        let path = match self.process {
+            Process::Own => "/proc/self/mem".to_owned(),
+            Process::Other => format!("/proc/{}/mem", self.thread),
+        };
         File::options().write(true).open(path).ok()
     }
 
@@ -100,7 +129,7 @@ impl Target {
             let to_page = usize::try_from(PAGE - at % PAGE).ok()?;
             let mut part = [0; SHORT];
             let part = part.get_mut(..to_page.min(SHORT))?;
-            let read = read_memory(self.thread, at, part);
+            let read = self.read(at, part);
             let part = part.get(..read).filter(|part| !part.is_empty())?;
             match part.iter().position(|byte| *byte == 0) {
                 Some(end) => {
@@ -116,6 +145,9 @@ impl Target {
     /// A path of this process that leads where `path` of the thread leads, from
     /// one of its open directories (or AT_FDCWD).
     pub(crate) fn host_path(self, directory: i32, path: &[u8]) -> Option<CString> {
+        if self.process == Process::Own && (directory == libc::AT_FDCWD || path.starts_with(b"/")) {
+            return CString::new(path).ok();
+        }
         if path.first() == Some(&b'/') {
             // What these lead to depends on the process that asks.
             if OF_PROCESS.iter().any(|one| path.starts_with(one)) {
@@ -141,25 +173,32 @@ impl Target {
     }
 
     fn base(self, descriptor: i32) -> String {
+        let of = match self.process {
+            Process::Own => "thread-self".to_owned(),
+            Process::Other => self.thread.to_string(),
+        };
         match descriptor {
-            libc::AT_FDCWD => format!("/proc/{}/cwd", self.thread),
-            other => format!("/proc/{}/fd/{other}", self.thread),
+            libc::AT_FDCWD => format!("/proc/{of}/cwd"),
+            other => format!("/proc/{of}/fd/{other}"),
         }
     }
 
     /// A descriptor of the same open file.
     pub(crate) fn open_file(self, descriptor: i32) -> Option<OwnedFd> {
+        if self.process == Process::Own {
+            return duplicate(descriptor);
+        }
         let open = |process: u32| {
             let process = Pid::from_raw(i32::try_from(process).ok()?)?;
             pidfd_open(process, PidfdFlags::empty()).ok()
         };
         // The kernel opens the first thread of a process alone.
-        let process = open(self.thread).or_else(|| open(self.process()?))?;
+        let process = open(self.thread).or_else(|| open(self.process_number()?))?;
         pidfd_getfd(process, descriptor, PidfdGetfdFlags::empty()).ok()
     }
 
     /// The process of the thread.
-    fn process(self) -> Option<u32> {
+    fn process_number(self) -> Option<u32> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.thread)).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
         line.trim().parse().ok()

@@ -1,7 +1,7 @@
 //! Threads that answer calls.
 
 use crate::answers::Answers;
-use crate::listener::Answer;
+use crate::listener::{Answer, Listener};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
@@ -19,19 +19,22 @@ struct Crew {
     idle: AtomicUsize,
 }
 
+/// Answers, and the listener through which they are given.
+type Served = Arc<(Answers, Arc<Listener>)>;
+
 /// Answers calls until no process is under the filter any more.
-pub(crate) fn serve(answers: Answers) {
-    let answers = Arc::new(answers);
+pub(crate) fn serve(answers: Answers, listener: Arc<Listener>) {
+    let served = Arc::new((answers, Arc::clone(&listener)));
     let crew: Arc<Crew> = Arc::default();
-    if !add(&answers, &crew) {
+    if !add(&served, &crew) {
         // Without threads, calls go on as if nobody had stopped them.
         crew.idle.fetch_add(1, Ordering::Relaxed);
-        return work(&answers, &crew);
+        return work(&served, &crew);
     }
     loop {
         // A hang-up is reported without being asked for.
         let mut waits = [PollFd::from_borrowed_fd(
-            answers.listener.as_fd(),
+            listener.as_fd(),
             PollFlags::empty(),
         )];
         match poll(&mut waits, None) {
@@ -43,14 +46,14 @@ pub(crate) fn serve(answers: Answers) {
 }
 
 /// False if there are as many as may be, or the system refuses one.
-fn add(answers: &Arc<Answers>, crew: &Arc<Crew>) -> bool {
+fn add(served: &Served, crew: &Arc<Crew>) -> bool {
     if crew.threads.fetch_add(1, Ordering::Relaxed) >= THREADS_MAX {
         crew.threads.fetch_sub(1, Ordering::Relaxed);
         return false;
     }
     crew.idle.fetch_add(1, Ordering::Relaxed);
-    let (answers, own) = (Arc::clone(answers), Arc::clone(crew));
-    let spawned = std::thread::Builder::new().spawn(move || work(&answers, &own));
+    let (served, own) = (Arc::clone(served), Arc::clone(crew));
+    let spawned = std::thread::Builder::new().spawn(move || work(&served, &own));
     if spawned.is_err() {
         crew.threads.fetch_sub(1, Ordering::Relaxed);
         crew.idle.fetch_sub(1, Ordering::Relaxed);
@@ -58,17 +61,19 @@ fn add(answers: &Arc<Answers>, crew: &Arc<Crew>) -> bool {
     spawned.is_ok()
 }
 
-fn work(answers: &Arc<Answers>, crew: &Arc<Crew>) {
+fn work(served: &Served, crew: &Arc<Crew>) {
+    let (answers, listener) = &**served;
     loop {
-        match answers.listener.receive() {
+        match listener.receive() {
             Ok(stopped) => {
                 // Somebody always waits for the next call: the last one that can
                 // does nothing that may take long.
                 let is_last = crew.idle.fetch_sub(1, Ordering::Relaxed) == 1;
-                match is_last && !add(answers, crew) {
-                    true => answers.listener.answer(stopped.id, Answer::Continue),
-                    false => answers.serve(&stopped),
-                }
+                let answer = match is_last && !add(served, crew) {
+                    true => None,
+                    false => answers.answer(&stopped),
+                };
+                listener.answer(stopped.id, answer.unwrap_or(Answer::Continue));
                 crew.idle.fetch_add(1, Ordering::Relaxed);
             }
             // The caller is gone, or this thread was disturbed.

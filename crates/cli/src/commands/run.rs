@@ -5,9 +5,10 @@
 use butterfs_supervisor::{End, RunError, is_supervised, run};
 use clap::Args;
 use rustix::process::{Signal, getpid, kill_process};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 /// Exit codes as those of env(1): this command failed; the program cannot be
@@ -20,7 +21,11 @@ const NOT_FOUND: u8 = 127;
 #[derive(Args, Debug)]
 #[command(
     long_about = "Run a program, and all that it starts, so that mounts of ButterFS look to it as Btrfs does: the type and id of the file system, device and inode numbers of subvolumes, the tables of mounts, and the requests FICLONE, FICLONERANGE, FIDEDUPERANGE and FIEMAP. Tools made for Btrfs then work on a mount: btrfs, snapper, btrbk, compsize, duperemove, cp --reflink=always. No rights are needed.",
-    after_help = "Examples:
+    after_help = "Where the kernel lets nobody watch system calls (some containers), a library is
+loaded into the programs in place of that, with the same answers for programs
+that are linked dynamically. --preload does so everywhere: it costs a quarter.
+
+Examples:
   butterfs run -- btrfs subvolume list /mnt
   butterfs run -- cp --reflink=always /mnt/a /mnt/b
   butterfs run                                     your shell, and what you start in it
@@ -31,6 +36,9 @@ Exit codes: the program's; 125 if it could not be watched, 126 if it cannot be
 run, 127 if there is none of this name. docs/tools.md lists tools and what works."
 )]
 pub struct Run {
+    /// Load a library into the programs in place of watching their system calls.
+    #[arg(long)]
+    preload: bool,
     /// The program and its arguments (default: your shell).
     #[arg(
         trailing_var_arg = true,
@@ -43,6 +51,36 @@ pub struct Run {
 fn shell() -> OsString {
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     shell.unwrap_or_else(|| "/bin/sh".into())
+}
+
+const LIBRARY: &str = "libbutterfs_preload.so";
+const NO_LIBRARY: &str = "libbutterfs_preload.so is neither beside this program nor in \
+                          ../lib/butterfs; `make dist` builds it";
+
+/// The library that programs load: beside this program, or where it is installed.
+fn library() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?;
+    let folder = own.parent()?;
+    let installed = folder.join("../lib/butterfs").canonicalize();
+    [Some(folder.to_owned()), installed.ok()]
+        .into_iter()
+        .flatten()
+        .map(|folder| folder.join(LIBRARY))
+        .find(|library| library.is_file())
+}
+
+/// Becomes the program, which loads the library.
+fn load(library: &Path, program: &OsStr, arguments: &[OsString]) -> ExitCode {
+    const VARIABLE: &str = "LD_PRELOAD";
+    let mut all = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os(VARIABLE) {
+        all.push(":");
+        all.push(others);
+    }
+    let mut command = Command::new(program);
+    let error = command.args(arguments).env(VARIABLE, all).exec();
+    note!("butterfs: {}: {error}", program.display());
+    code_of(&error).into()
 }
 
 fn code_of(error: &io::Error) -> u8 {
@@ -69,7 +107,25 @@ impl Run {
             note!("butterfs: {}: {error}", program.display());
             return code_of(&error).into();
         }
-        match run(program, arguments) {
+        if self.preload {
+            return match library() {
+                Some(library) => load(&library, program, arguments),
+                None => {
+                    note!("butterfs: {NO_LIBRARY}");
+                    FAILED.into()
+                }
+            };
+        }
+        let ended = run(program, arguments);
+        if let (Err(RunError::Refused(_)), Some(library)) = (&ended, library()) {
+            note!(
+                "butterfs: this process may not watch system calls, so {} is loaded into the \
+                 programs; those that are linked statically see the mounts as FUSE",
+                library.display()
+            );
+            return load(&library, program, arguments);
+        }
+        match ended {
             Ok(End::Code(code)) => code.into(),
             Ok(End::Signal(signal)) => end_by(signal),
             Err(error) => {
