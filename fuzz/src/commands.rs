@@ -9,7 +9,7 @@ use butterfs::files_at::ExtentPart;
 use butterfs::quota::QuotaMode;
 use butterfs::{Defragment, Error, FsError, Logical, NewInode, OpenOptions, Owner, Trim, Volume};
 use butterfs_admin::balance::{self, Filter, Filters, Redundancy};
-use butterfs_admin::devices::{self, Discard, TwinReads};
+use butterfs_admin::devices::{self, Discard, ReplaceReads};
 use butterfs_admin::resize::{self, Size};
 use butterfs_admin::scrub::{self, Pace, Repair};
 use butterfs_device::{BlockDevice, MemoryDevice};
@@ -117,7 +117,7 @@ fn scrub_all(volume: &Volume, turn: usize) {
 fn replace(volume: &Volume, turn: usize) {
     let target = Arc::new(MemoryDevice::new(200 << 20));
     let how = (
-        [TwinReads::Any, TwinReads::OthersFirst][turn % 2],
+        [ReplaceReads::Any, ReplaceReads::OthersFirst][turn % 2],
         Discard::Whole,
     );
     let store = volume.files().store();

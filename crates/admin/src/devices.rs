@@ -13,7 +13,7 @@ use butterfs_store::{
     StoreError,
 };
 use butterfs_volume::MemberState;
-pub use butterfs_volume::TwinReads;
+pub use butterfs_volume::ReplaceReads;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -113,7 +113,7 @@ pub fn sprout(
     };
     drop(Store::open_all(seeds.clone(), &reading)?);
     prepare(&*device, discard)?;
-    let (store, id) = Store::sprout(seeds, device, &OpenOptions::default())?;
+    let (store, id) = Store::grow_from_seed(seeds, device, &OpenOptions::default())?;
     store.close_if_clean()?;
     Ok(id)
 }
@@ -170,7 +170,7 @@ pub fn replace(
     store: &Store,
     device: DeviceId,
     target: Arc<dyn BlockDevice>,
-    (reads, discard): (TwinReads, Discard),
+    (reads, discard): (ReplaceReads, Discard),
     watch: &mut dyn FnMut(&ReplaceProgress) -> ControlFlow<()>,
 ) -> Result<Replaced, StoreError> {
     let _alone = store.begin_exclusive(ExclusiveKind::Replace)?;

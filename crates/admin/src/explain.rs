@@ -182,7 +182,7 @@ fn best_balance(store: &Store, is_mixed: bool) -> Result<Option<Remedy>, StoreEr
             break;
         }
         let tried = store.look(|engine| {
-            let (mut trial, mut moves) = (engine.begin_trial(), 0);
+            let (mut trial, mut moves) = (engine.begin_balance_estimate(), 0);
             for group in &planned {
                 if !trial.move_group(group.start)? {
                     break;

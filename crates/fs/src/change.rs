@@ -166,7 +166,7 @@ impl Filesystem {
             check_writable(engine, tree)?;
             plan(engine, inodes)
         };
-        let changed = self.store.change_beside(tree, room, beside, &finish);
+        let changed = self.store.update_leaves(tree, room, beside, &finish);
         if let Ok(Some(result)) = changed {
             return Ok(result);
         }

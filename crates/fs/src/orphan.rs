@@ -320,9 +320,9 @@ impl Filesystem {
     /// relocation, and files that hold copies of data.
     ///
     /// # Errors
-    /// As [`butterfs_store::Store::drop_cut_relocation`].
+    /// As [`butterfs_store::Store::drop_cancelled_balance`].
     pub fn end_cut_balance(&self) -> Result<(), FsError> {
-        self.store.drop_cut_relocation()?;
+        self.store.drop_cancelled_balance()?;
         if let Err(error) = self.delete_orphans(TreeId::DATA_RELOC) {
             // They take space, no more.
             tracing::error!(%error, "what a balance copied stays; run a check of the volume");

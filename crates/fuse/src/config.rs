@@ -2,7 +2,7 @@
 //!
 //! Owns the settings and their defaults. What was agreed on is in `Negotiated`.
 
-use crate::awake::Wake;
+use crate::cpu_wakeup::Wake;
 use crate::mount::MountOptions;
 use crate::protocol::Features;
 
@@ -24,8 +24,8 @@ pub enum Pinning {
     /// Wherever the scheduler puts them.
     #[default]
     Free,
-    /// The i-th seat on the i-th CPU of the list, around again when there are
-    /// more seats than CPUs.
+    /// The i-th request slot on the i-th CPU of the list, around again when
+    /// there are more request slots than CPUs.
     Cpus(Vec<usize>),
 }
 
@@ -102,7 +102,7 @@ impl Config {
         .with(Features::DIRECT_IO_ALLOW_MMAP);
 
     /// Threads that wait at one time, resolved.
-    pub(crate) fn seats(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         match self.threads {
             0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
             threads => threads,
@@ -110,8 +110,8 @@ impl Config {
     }
 
     /// The same while several callers take turns.
-    pub(crate) fn seats_max(&self) -> usize {
-        self.seats().max(self.threads_for_several)
+    pub(crate) fn slots_max(&self) -> usize {
+        self.slots().max(self.threads_for_several)
     }
 }
 

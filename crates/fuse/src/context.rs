@@ -5,7 +5,7 @@
 use crate::RequestId;
 use crate::protocol::layout::ExtHeader;
 use crate::protocol::wire::{Malformed, Reader, Wire};
-use crate::seat::Seat;
+use crate::request_slot::RequestSlot;
 
 /// Kind of the request extension that carries groups.
 const EXT_GROUPS: u32 = 32;
@@ -24,7 +24,7 @@ pub struct Context<'a> {
     pub pid: u32,
     /// With CREATE_SUPP_GROUP, the parent's group if the caller is in it.
     pub groups: Groups<'a>,
-    pub(crate) seat: Option<&'a Seat>,
+    pub(crate) slot: Option<&'a RequestSlot>,
 }
 
 impl Context<'_> {
@@ -32,8 +32,8 @@ impl Context<'_> {
     /// a commit, memory). Calls after the first do nothing. fsync, fsyncdir,
     /// syncfs and ioctl have done so before the file system sees them.
     pub fn about_to_wait(&self) {
-        if let Some(seat) = self.seat {
-            seat.leave();
+        if let Some(slot) = self.slot {
+            slot.leave();
         }
     }
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::dispatch::Serve;
-use crate::seat::{Bench, Placement, Seat};
+use crate::request_slot::{Placement, RequestSlot, SlotOwner};
 use crate::transport::{Queue, Served, UringQueue, UringTransport, cpus_of, rings_are_possible};
 
 /// Threads of a CPU of this process that do not wait for a device, if possible.
@@ -139,22 +139,22 @@ impl Crew {
     }
 
     fn work(&self, index: usize, is_spare: bool) {
-        let Some(bench) = self.me.upgrade() else {
+        let Some(owner) = self.me.upgrade() else {
             return;
         };
-        let seat = Seat::of(bench);
+        let slot = RequestSlot::of(owner);
         let post = &self.posts[index];
         let keep_to_post = || {
             if let Some(cpu) = post.cpu {
-                seat.placement().on(cpu);
+                slot.placement().on(cpu);
             }
         };
         let sit = || {
-            seat.take(index);
+            slot.take(index);
             keep_to_post();
         };
         sit();
-        let Some(mut queue) = self.queue(index, is_spare, &seat) else {
+        let Some(mut queue) = self.queue(index, is_spare, &slot) else {
             return;
         };
         // The first ones come before all requests.
@@ -162,21 +162,21 @@ impl Crew {
             self.transport.nudge();
         }
         loop {
-            match queue.serve_one(&*self.server, &seat) {
-                Served::Again if queue.reads_much() => seat.placement().anywhere(),
+            match queue.serve_one(&*self.server, &slot) {
+                Served::Again if queue.reads_much() => slot.placement().anywhere(),
                 Served::Again => keep_to_post(),
                 Served::Ended => return self.close(),
                 Served::Failed(error) => {
                     tracing::error!(%error, "a queue of io_uring failed; another one takes its place");
                     queue.abandon();
-                    let Some(another) = self.queue(index, is_spare, &seat) else {
+                    let Some(another) = self.queue(index, is_spare, &slot) else {
                         return;
                     };
                     queue = another;
                     self.transport.nudge();
                 }
             }
-            if seat.index().is_none() {
+            if slot.index().is_none() {
                 self.state.lock().ready[index] += 1;
                 sit();
             }
@@ -185,7 +185,7 @@ impl Crew {
 
     /// A queue for a thread of that post. `None` if the session ended, or if a
     /// spare gets no queue; other threads then go on without it.
-    fn queue(&self, post: usize, is_spare: bool, seat: &Seat) -> Option<UringQueue> {
+    fn queue(&self, post: usize, is_spare: bool, slot: &RequestSlot) -> Option<UringQueue> {
         let mut is_first = true;
         loop {
             let error = match self.transport.queue(&self.posts[post].queues) {
@@ -197,7 +197,7 @@ impl Crew {
                 tracing::warn!(%error, "no spare queue of io_uring; requests wait for each other");
                 state.lacked = Some(Instant::now());
                 state.alive -= 1;
-                if seat.index().is_some() {
+                if slot.index().is_some() {
                     state.ready[post] -= 1;
                 }
                 return None;
@@ -215,7 +215,7 @@ impl Crew {
     }
 }
 
-impl Bench for Crew {
+impl SlotOwner for Crew {
     fn vacate(&self, post: usize) {
         let mut state = self.state.lock();
         state.ready[post] -= 1;

@@ -19,7 +19,7 @@ use crate::protocol::wire::{Wire, Writer, encode};
 use crate::protocol::{CopiedWidth, Message, Negotiated, Opcode, Operation, parse};
 use crate::reply::{Created, DirectoryBuffer, DirectoryPlusBuffer, Opened, ValueBuffer};
 use crate::request::Ioctl;
-use crate::seat::Seat;
+use crate::request_slot::RequestSlot;
 use crate::{Errno, FileSystem, RequestId};
 
 /// What goes back to the kernel.
@@ -43,7 +43,7 @@ impl From<Errno> for Outcome {
 /// system.
 pub(crate) trait Serve: Send + Sync {
     /// Answers one request, with the reply's data in `reply`.
-    fn serve(&self, message: &Message<'_>, seat: &Seat, reply: &mut [u8]) -> Outcome;
+    fn serve(&self, message: &Message<'_>, slot: &RequestSlot, reply: &mut [u8]) -> Outcome;
 
     /// Tells the file system, once, that nothing more comes.
     fn finish(&self);
@@ -58,16 +58,16 @@ pub(crate) struct Server<F> {
 }
 
 impl<F: FileSystem> Serve for Server<F> {
-    fn serve(&self, message: &Message<'_>, seat: &Seat, reply: &mut [u8]) -> Outcome {
+    fn serve(&self, message: &Message<'_>, slot: &RequestSlot, reply: &mut [u8]) -> Outcome {
         let Some(opcode) = Opcode::from_number(message.header.opcode) else {
             return Outcome::Error(Errno::ENOSYS);
         };
         self.counts.add(opcode);
         if opcode.waits() {
-            seat.leave();
+            slot.leave();
         }
         let served = catch_unwind(AssertUnwindSafe(|| {
-            self.understand(opcode, message, seat, reply)
+            self.understand(opcode, message, slot, reply)
         }));
         let outcome = served.unwrap_or_else(|panic| {
             log_panic(&panic, opcode);
@@ -106,7 +106,7 @@ impl<F: FileSystem> Server<F> {
         &self,
         opcode: Opcode,
         message: &Message<'_>,
-        seat: &Seat,
+        slot: &RequestSlot,
         reply: &mut [u8],
     ) -> Outcome {
         let header = &message.header;
@@ -135,7 +135,7 @@ impl<F: FileSystem> Server<F> {
             gid: caller.gid,
             pid: header.pid,
             groups,
-            seat: Some(seat),
+            slot: Some(slot),
         };
         self.call(operation, &context, reply)
             .unwrap_or_else(Outcome::Error)

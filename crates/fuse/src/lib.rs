@@ -11,12 +11,12 @@
 //! file system straight into the reply buffer, and writes arrive as a slice of
 //! the request buffer, so that data is copied once, by the kernel.
 
-mod awake;
+mod caller_count;
 mod config;
 mod context;
 mod counts;
+mod cpu_wakeup;
 mod crew;
-mod crowd;
 mod dispatch;
 mod errno;
 mod filesystem;
@@ -29,14 +29,14 @@ mod pool;
 pub mod protocol;
 pub mod reply;
 pub mod request;
-mod seat;
+mod request_slot;
 mod session;
 mod signals;
 mod transport;
 
-pub use awake::{Awake, Wake};
 pub use config::{Config, Handles, Pinning, Transports};
 pub use context::{Context, Groups};
+pub use cpu_wakeup::{CpuWakeup, Wake};
 pub use errno::Errno;
 pub use filesystem::FileSystem;
 pub use id::{FileHandle, NodeId, RequestId};
@@ -44,6 +44,6 @@ pub use mount::{MountError, MountOptions, UnmountMode, Unmounter};
 pub use notifier::{EntryChange, InvalidRange, Notifier};
 pub use peer::{is_running, peer_process};
 pub use protocol::{Features, Negotiated};
-pub use seat::about_to_wait;
+pub use request_slot::about_to_wait;
 pub use session::{RunningSession, Session, SessionError};
 pub use signals::{SignalGuard, on_signals, unmount_on_signals, unmount_or_detach};

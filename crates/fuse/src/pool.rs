@@ -1,13 +1,13 @@
 //! The threads of a session.
 //!
-//! Owns how many threads wait for requests (seats). Owns the spares that take
-//! over a seat while its thread waits for a device. Some seats are open only
-//! while several callers take turns. Each thread has its own queue and serves
-//! what it reads from it.
+//! Owns how many threads wait for requests (request slots). Owns the spares
+//! that take over a request slot while its thread waits for a device. Some
+//! request slots are open only while several callers take turns. Each thread
+//! has its own queue and serves what it reads from it.
 //!
-//! Invariant: a thread reads from its queue only while it holds a seat. A seat
-//! is free only while nobody could take it: at the bound of threads, or until a
-//! parked or starting thread gets to run.
+//! Invariant: a thread reads from its queue only while it holds a request slot.
+//! A request slot is free only while nobody could take it: at the bound of
+//! threads, or until a parked or starting thread gets to run.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,23 +19,23 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::config::Pinning;
 use crate::dispatch::Serve;
-use crate::seat::{Bench, Seat};
+use crate::request_slot::{RequestSlot, SlotOwner};
 use crate::transport::{Queue, Served, Transport};
 
 /// Numbers of threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Strength {
     /// Threads that wait for requests at one time.
-    pub(crate) seats: usize,
+    pub(crate) slots: usize,
     /// The same while several callers take turns.
-    pub(crate) seats_max: usize,
+    pub(crate) slots_max: usize,
     /// Threads in all.
     pub(crate) threads_max: usize,
 }
 
 struct State {
     free: Vec<usize>,
-    /// Seats that are not open.
+    /// Request slots that are not open.
     shut: Vec<usize>,
     parked: usize,
     starting: usize,
@@ -57,7 +57,7 @@ pub(crate) struct Pool<T> {
     cpus: CpuSet,
     strength: Strength,
     state: Mutex<State>,
-    /// Some seats are shut and could be opened.
+    /// Some request slots are shut and could be opened.
     has_shut: AtomicBool,
     vacancy: Condvar,
     me: Weak<Self>,
@@ -79,21 +79,21 @@ impl<T: Transport> Pool<T> {
             cpus,
             strength,
             state: Mutex::new(State {
-                free: (0..strength.seats).rev().collect(),
-                shut: (strength.seats..strength.seats_max).collect(),
+                free: (0..strength.slots).rev().collect(),
+                shut: (strength.slots..strength.slots_max).collect(),
                 parked: 0,
-                starting: strength.seats,
-                alive: strength.seats,
+                starting: strength.slots,
+                alive: strength.slots,
                 failing: false,
                 closed: false,
                 failure: None,
                 handles: Vec::new(),
             }),
-            has_shut: AtomicBool::new(strength.seats < strength.seats_max),
+            has_shut: AtomicBool::new(strength.slots < strength.slots_max),
             vacancy: Condvar::new(),
             me: me.clone(),
         });
-        for number in 0..strength.seats {
+        for number in 0..strength.slots {
             if let Err(error) = pool.spawn(number) {
                 pool.close();
                 return Err(error);
@@ -126,12 +126,12 @@ impl<T: Transport> Pool<T> {
     }
 
     fn work(&self) {
-        let Some(bench) = self.me.upgrade() else {
+        let Some(owner) = self.me.upgrade() else {
             return;
         };
         // Do not stay on the CPU of the thread that started this one.
         let _ = sched_setaffinity(None, &self.cpus);
-        let seat = Seat::of(bench);
+        let slot = RequestSlot::of(owner);
         let mut starting = true;
         let mut queue = match self.transport.queue() {
             Ok(queue) => queue,
@@ -140,25 +140,25 @@ impl<T: Transport> Pool<T> {
                 return self.fail(error);
             }
         };
-        while self.sit(&seat, &mut starting) {
-            self.pin(&seat);
-            match queue.serve_one(&*self.server, &seat) {
-                Served::Again => self.open_or_shut(&seat),
+        while self.sit(&slot, &mut starting) {
+            self.pin(&slot);
+            match queue.serve_one(&*self.server, &slot) {
+                Served::Again => self.open_or_shut(&slot),
                 Served::Ended => return self.close(),
                 Served::Failed(error) => {
                     // Threads that exist may have more luck. New ones would
                     // only repeat the failure without end.
                     self.state.lock().failing = true;
-                    seat.leave();
+                    slot.leave();
                     return self.fail(error);
                 }
             }
         }
     }
 
-    /// Takes a seat unless it has one; false when the session ended.
-    fn sit(&self, seat: &Seat, starting: &mut bool) -> bool {
-        if seat.index().is_some() {
+    /// Takes a request slot unless it has one; false when the session ended.
+    fn sit(&self, slot: &RequestSlot, starting: &mut bool) -> bool {
+        if slot.index().is_some() {
             return true;
         }
         let mut state = self.state.lock();
@@ -170,7 +170,7 @@ impl<T: Transport> Pool<T> {
                 return false;
             }
             if let Some(index) = state.free.pop() {
-                seat.take(index);
+                slot.take(index);
                 return true;
             }
             state.parked += 1;
@@ -179,9 +179,9 @@ impl<T: Transport> Pool<T> {
         }
     }
 
-    /// Opens the seats for several callers if there are several. Shuts this
-    /// seat if it is one of those and there are no longer several.
-    fn open_or_shut(&self, seat: &Seat) {
+    /// Opens the request slots for several callers if there are several. Shuts
+    /// this request slot if it is one of those and there are no longer several.
+    fn open_or_shut(&self, slot: &RequestSlot) {
         let are_several = self.transport.has_several_callers();
         if are_several && self.has_shut.load(Ordering::Relaxed) {
             let shut = {
@@ -191,10 +191,10 @@ impl<T: Transport> Pool<T> {
             };
             shut.into_iter().for_each(|index| self.vacate(index));
         } else if !are_several
-            && seat
+            && slot
                 .index()
-                .is_some_and(|index| index >= self.strength.seats)
-            && let Some(index) = seat.give_back()
+                .is_some_and(|index| index >= self.strength.slots)
+            && let Some(index) = slot.give_back()
         {
             let mut state = self.state.lock();
             state.shut.push(index);
@@ -202,12 +202,12 @@ impl<T: Transport> Pool<T> {
         }
     }
 
-    /// Runs where the configuration wants the seat.
-    fn pin(&self, seat: &Seat) {
-        if let (Pinning::Cpus(cpus), Some(index)) = (&self.pinning, seat.index())
+    /// Runs where the configuration wants the request slot.
+    fn pin(&self, slot: &RequestSlot) {
+        if let (Pinning::Cpus(cpus), Some(index)) = (&self.pinning, slot.index())
             && let Some(at) = index.checked_rem(cpus.len())
         {
-            seat.placement().on(cpus[at]);
+            slot.placement().on(cpus[at]);
         }
     }
 
@@ -229,7 +229,7 @@ impl<T: Transport> Pool<T> {
     }
 }
 
-impl<T: Transport> Bench for Pool<T> {
+impl<T: Transport> SlotOwner for Pool<T> {
     fn vacate(&self, index: usize) {
         let mut state = self.state.lock();
         state.free.push(index);
@@ -264,18 +264,18 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::time::{Duration, Instant};
 
-    /// Turns without requests, counted by seat.
+    /// Turns without requests, counted by request slot.
     #[derive(Default)]
     struct Turns {
         several: AtomicBool,
         ends: AtomicBool,
-        of_seat: [AtomicUsize; 2],
+        of_slot: [AtomicUsize; 2],
     }
 
     struct Nothing;
 
     impl Serve for Nothing {
-        fn serve(&self, _: &Message<'_>, _: &Seat, _: &mut [u8]) -> Outcome {
+        fn serve(&self, _: &Message<'_>, _: &RequestSlot, _: &mut [u8]) -> Outcome {
             Outcome::Silent
         }
 
@@ -295,20 +295,20 @@ mod tests {
     }
 
     impl Queue for Arc<Turns> {
-        fn serve_one(&mut self, _: &dyn Serve, seat: &Seat) -> Served {
+        fn serve_one(&mut self, _: &dyn Serve, slot: &RequestSlot) -> Served {
             if self.ends.load(Ordering::SeqCst) {
                 return Served::Ended;
             }
-            self.of_seat[seat.index().unwrap()].fetch_add(1, Ordering::SeqCst);
+            self.of_slot[slot.index().unwrap()].fetch_add(1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_micros(100));
             Served::Again
         }
     }
 
-    /// Waits until the first seat has had some more turns, and says how many
-    /// the other one had meanwhile.
+    /// Waits until the first request slot has had some more turns, and says how
+    /// many the other one had meanwhile.
     fn turns_of_the_second(turns: &Turns) -> usize {
-        let count = |seat: usize| turns.of_seat[seat].load(Ordering::SeqCst);
+        let count = |slot: usize| turns.of_slot[slot].load(Ordering::SeqCst);
         let (first, second, begun) = (count(0), count(1), Instant::now());
         while count(0) < first + 20 {
             assert!(begun.elapsed() < Duration::from_secs(20), "nobody serves");
@@ -318,11 +318,11 @@ mod tests {
     }
 
     #[test]
-    fn a_second_seat_is_open_while_there_are_several_callers() {
+    fn a_second_slot_is_open_while_there_are_several_callers() {
         let turns = Arc::new(Turns::default());
         let strength = Strength {
-            seats: 1,
-            seats_max: 2,
+            slots: 1,
+            slots_max: 2,
             threads_max: 2,
         };
         let transport = Arc::clone(&turns);

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::awake::Awake;
 use crate::config::{Config, Transports};
+use crate::cpu_wakeup::CpuWakeup;
 use crate::crew::Crew;
 use crate::dispatch::{Serve, Server};
 use crate::mount::{
@@ -81,7 +81,7 @@ pub struct Session {
     unmounter: Unmounter,
     notifier: Notifier,
     agreed: Negotiated,
-    awake: Arc<Awake>,
+    wakeup: Arc<CpuWakeup>,
 }
 
 struct Parts {
@@ -115,7 +115,7 @@ impl Session {
             config.transports = Transports::Device;
         }
         // A thread that gets no descriptor later ends the mount.
-        let descriptors = config.seats_max() + OTHER_DESCRIPTORS;
+        let descriptors = config.slots_max() + OTHER_DESCRIPTORS;
         descriptors_are_possible(descriptors).map_err(|error| SessionError::Threads { error })?;
         let Mounted {
             device,
@@ -133,7 +133,7 @@ impl Session {
         read_ahead(&config, &unmounter);
         tracing::debug!(?agreed, "mounted");
         let server = Arc::new(Server::new(file_system, agreed));
-        let awake = Awake::new(config.wake);
+        let wakeup = CpuWakeup::new(config.wake);
         let parts = Some(Parts {
             config,
             device,
@@ -146,7 +146,7 @@ impl Session {
             unmounter,
             notifier,
             agreed,
-            awake,
+            wakeup,
         })
     }
 
@@ -158,8 +158,8 @@ impl Session {
 
     /// What this machine's wake-ups cost, and what is done about them.
     #[must_use]
-    pub fn awake(&self) -> Arc<Awake> {
-        Arc::clone(&self.awake)
+    pub fn cpu_wakeup(&self) -> Arc<CpuWakeup> {
+        Arc::clone(&self.wakeup)
     }
 
     /// The number of threads that may serve, and how many bytes the buffers of
@@ -171,7 +171,7 @@ impl Session {
             return (0, 0);
         };
         let config = &parts.config;
-        let readers = config.seats_max() + config.spare_threads;
+        let readers = config.slots_max() + config.spare_threads;
         let all = match self.agreed.features.contains(Features::OVER_IO_URING) {
             true => readers + Crew::threads_max(config.spare_threads),
             false => readers,
@@ -204,18 +204,18 @@ impl Session {
         };
         let config = &parts.config;
         let strength = Strength {
-            seats: config.seats(),
-            seats_max: config.seats_max(),
-            threads_max: config.seats_max() + config.spare_threads,
+            slots: config.slots(),
+            slots_max: config.slots_max(),
+            threads_max: config.slots_max() + config.spare_threads,
         };
-        self.awake.start();
+        self.wakeup.start();
         // The pool comes first. Whatever happens to the crew, somebody then
         // reads the device, which announces the end of the mount.
         let device = Arc::clone(&parts.device);
         let transport = DeviceTransport::new(
             device,
             &self.agreed,
-            Arc::clone(&self.awake),
+            Arc::clone(&self.wakeup),
             self.unmounter.clone(),
         );
         let pinning = parts.config.pinning.clone();
@@ -225,7 +225,7 @@ impl Session {
         let (crew, pool) = started.map_err(|error| {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
             parts.server.finish();
-            self.awake.stop();
+            self.wakeup.stop();
             SessionError::Threads { error }
         })?;
         Ok(RunningSession {
@@ -233,7 +233,7 @@ impl Session {
                 pool,
                 crew,
                 server: parts.server,
-                awake: Arc::clone(&self.awake),
+                wakeup: Arc::clone(&self.wakeup),
             }),
             guardian: parts.guardian,
             _namespace: parts.namespace,
@@ -251,7 +251,7 @@ impl Session {
         let transport = UringTransport::new(
             Arc::clone(&parts.device),
             &self.agreed,
-            Arc::clone(&self.awake),
+            Arc::clone(&self.wakeup),
         );
         let server = Arc::clone(&parts.server);
         Crew::start(transport, server, parts.config.spare_threads).map(Some)
@@ -283,7 +283,7 @@ struct Threads {
     pool: Arc<Pool<DeviceTransport>>,
     crew: Option<Arc<Crew>>,
     server: Arc<dyn Serve>,
-    awake: Arc<Awake>,
+    wakeup: Arc<CpuWakeup>,
 }
 
 impl RunningSession {
@@ -319,7 +319,7 @@ impl RunningSession {
             pool,
             crew,
             server,
-            awake,
+            wakeup,
         } = threads;
         let ended = pool.join();
         if ended.is_err() {
@@ -336,7 +336,7 @@ impl RunningSession {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
         }
         server.finish();
-        awake.stop();
+        wakeup.stop();
         drop(pool);
         drop(self.guardian.take());
         ended.map_err(|error| match error.raw_os_error() {

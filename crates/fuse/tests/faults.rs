@@ -56,7 +56,7 @@ fn a_waiting_fsync_does_not_stop_others() {
             .map(|file| scope.spawn(|| file.sync_all().unwrap()))
             .collect();
         eventually("all fsyncs run at once", || mount.fs.calls("fsync") == 6);
-        // The only seat is still served.
+        // The only request slot is still served.
         fs::write(mount.path("other"), "x").unwrap();
         assert_eq!(fs::read(mount.path("other")).unwrap(), b"x");
         assert!(waiting.iter().all(|thread| !thread.is_finished()));

@@ -342,7 +342,7 @@ fn start(
         name: if uring { "io_uring" } else { "/dev/fuse" },
         thread_buffers: thread_buffers as u64,
         threads_max: threads_max as u64,
-        awake: session.awake(),
+        awake: session.cpu_wakeup(),
     });
     if let Some(number) = session.unmounter().device_number() {
         server.mounted_as(number);

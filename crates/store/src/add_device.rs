@@ -1,11 +1,11 @@
 //! A new device of a volume.
 //!
-//! Owns the order of writes. First the new device gets the superblock of the last
-//! commit, with its own number in it. The trees of that commit do not have the
-//! device, so whoever opens the volume now leaves it out. The next commit has the
-//! item of the device, and writes its superblock with the others. So a crash
-//! leaves a volume without the device or with it, and never one whose device
-//! cannot be found.
+//! Owns the order of writes. First the new device gets the superblock of the
+//! last commit, with its own number in it. The trees of that commit do not have
+//! the device, so whoever opens the volume now leaves it out. The next commit
+//! has the item of the device, and writes its superblock with the others. So a
+//! crash leaves a volume without the device or with it, and never one whose
+//! device cannot be found.
 
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -84,7 +84,7 @@ impl Store {
     /// volume is as before. Errors of a commit.
     pub fn add_device(&self, device: Arc<dyn BlockDevice>) -> Result<DeviceId, StoreError> {
         Self::verify_new_device(&*device)?;
-        self.write_early()?;
+        self.write_back()?;
         let _one_at_a_time = self.lock_commits();
         self.check_writable()?;
         let uuid = uuid::Uuid::new_v4().into_bytes();

@@ -3,11 +3,11 @@
 //! Owns chunks, block groups and their totals, and the space that was freed and
 //! cannot be used again yet. Says nothing of what lies in the space.
 
-use crate::held::Held;
-use crate::held::HoldId;
 use crate::space::block_groups::BlockGroups;
 use crate::space::kind::SpaceKind;
 use crate::space::ranges::RangeSet;
+use crate::view_pins::ViewPins;
+use crate::view_pins::ViewPinsId;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::{DeviceId, Logical};
 use rustc_hash::FxHashMap;
@@ -71,7 +71,7 @@ pub(crate) struct Allocation {
     pub(crate) pinned_writing: RangeSet,
     /// Space freed by commits, and kept from being overwritten while somebody
     /// reads an older state.
-    pub(crate) held: Option<Held>,
+    pub(crate) view_pins: Option<ViewPins>,
     /// The reader of an older state that came last.
-    pub(crate) last_hold: HoldId,
+    pub(crate) last_view_pins: ViewPinsId,
 }

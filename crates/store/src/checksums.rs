@@ -44,8 +44,8 @@ impl Engine {
         self.pending.checksums.insert(logical, sums);
     }
 
-    /// Checksums in `range` that the last commit does not have: runs of sectors, cut to
-    /// it.
+    /// Checksums in `range` that the last commit does not have: runs of
+    /// sectors, cut to it.
     pub(crate) fn waiting_checksums(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
         let sector = self.sector_size();
         let size = self.sum_size();
@@ -168,7 +168,7 @@ impl Engine {
 
     /// [`Engine::apply_checksums`] before the commit, while the fsync log still
     /// needs the checksums.
-    pub(crate) fn apply_checksums_early(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn apply_checksums_for_writeback(&mut self) -> Result<(), StoreError> {
         let bytes = self.pending.checksums.bytes;
         let runs = self.pending.checksums.take();
         self.insert_runs(&runs)?;

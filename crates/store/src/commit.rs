@@ -55,7 +55,7 @@ impl Engine {
     /// A number that every edit of a tree changes.
     #[must_use]
     pub fn edits(&self) -> u64 {
-        let beside = self.edits_beside.load(Ordering::Relaxed);
+        let beside = self.leaf_updates.load(Ordering::Relaxed);
         self.edits.wrapping_add(beside)
     }
 
@@ -229,13 +229,13 @@ impl Engine {
         }
         self.follow_quotas();
         let mut nodes = Vec::with_capacity(self.forest.writing.len());
-        let early = std::mem::take(&mut self.forest.early);
-        debug_assert!(early.is_idle());
+        let written = std::mem::take(&mut self.forest.written);
+        debug_assert!(written.is_idle());
         for node in self
             .forest
             .writing
             .values_mut()
-            .filter(|node| !early.has(node))
+            .filter(|node| !written.has(node))
         {
             checksum.seal_block(Arc::make_mut(node).bytes_mut());
             nodes.push(node.clone());

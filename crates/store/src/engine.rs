@@ -7,13 +7,13 @@
 
 use crate::acknowledged::Acknowledged;
 use crate::allocation::Allocation;
+use crate::branch_cache;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome};
 use crate::forest::Forest;
 use crate::forest::OnMissing;
 use crate::inject;
 use crate::item_fault::ItemFault;
-use crate::near;
 use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::groups::Quotas;
@@ -73,7 +73,7 @@ pub struct Engine {
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
     /// How often that was done by changes that were made beside others.
-    pub(crate) edits_beside: CachePadded<AtomicU64>,
+    pub(crate) leaf_updates: CachePadded<AtomicU64>,
 }
 
 impl Engine {
@@ -406,7 +406,7 @@ impl NodeSource for Engine {
             if reference.level == 0 {
                 return self.find_node(reference).map(|node| look(&node));
             }
-            return near::see(
+            return branch_cache::see(
                 self.forest.number,
                 reference,
                 || self.find_node(reference),
@@ -507,7 +507,7 @@ impl Engine {
             self.forest.dirty.remove(node.logical);
             self.forest.frozen.remove(&node.logical);
             let length = self.identity.node_size as u64;
-            if !self.forest.early.keeps(node.logical) {
+            if !self.forest.written.keeps(node.logical) {
                 self.give_back(node.logical, length);
             }
         }

@@ -7,11 +7,11 @@
 //! refers to it; a node in `writing` belongs to the generation that is being
 //! published; everything else is immutable.
 
+use crate::branch_cache::EngineNumber;
 use crate::cache::NodeCache;
 use crate::changed_nodes::ChangedNodes;
-use crate::near::EngineNumber;
 use crate::trees::Trees;
-use crate::written_early::Early;
+use crate::written_nodes::WrittenNodes;
 use butterfs_format::Logical;
 use butterfs_tree::Node;
 use butterfs_volume::ReadAs;
@@ -36,7 +36,7 @@ pub(crate) struct Forest {
     /// they change.
     pub(crate) frozen: FxHashSet<Logical>,
     /// Nodes of the running generation that the device has already.
-    pub(crate) early: Early,
+    pub(crate) written: WrittenNodes,
     /// Identity of the next subvolume, once it was looked for.
     pub(crate) next_tree: Option<u64>,
     /// Whether nodes may be overwritten while they are read, as those of a view
@@ -56,7 +56,7 @@ impl Forest {
             writing: ChangedNodes::default(),
             cache: NodeCache::new(cache_bytes, node_size),
             frozen: FxHashSet::default(),
-            early: Early::default(),
+            written: WrittenNodes::default(),
             next_tree: None,
             read_as: ReadAs::Current,
             reads_under_lock: AtomicU64::new(0),

@@ -75,7 +75,7 @@ impl Store {
     pub fn commit(&self) -> Result<Generation, StoreError> {
         butterfs_device::about_to_wait();
         self.commits_under_way.fetch_add(1, Ordering::SeqCst);
-        let result = self.write_early().and_then(|()| {
+        let result = self.write_back().and_then(|()| {
             let _one_at_a_time = self.lock_commits();
             self.commit_alone()
         });
@@ -96,7 +96,7 @@ impl Store {
     pub(crate) fn commit_alone(&self) -> Result<Generation, StoreError> {
         loop {
             let generation = self.commit_once(&mut |_, _| {})?;
-            if !self.falling_out.owes_another(&self.space) {
+            if !self.device_loss.owes_another(&self.space) {
                 self.fsyncs.generation_is_durable(generation);
                 return Ok(generation);
             }
@@ -111,7 +111,7 @@ impl Store {
             if engine.publication.log_waits {
                 return Err(StoreError::LogWaits);
             }
-            if self.falling_out.is_recent(&self.space) {
+            if self.device_loss.is_recent(&self.space) {
                 engine.publication.superblock_changed = true;
                 engine.allocation.unallocated_cache.forget();
             }
@@ -212,9 +212,9 @@ impl Store {
     /// new generation.
     ///
     /// A torn write of the primary copy leaves only the mirrors. So the mirrors
-    /// must have all that was promised before that write, the fsync log too. They
-    /// have the last commit since it was made, or since the volume was opened
-    /// ([`crate::equal_copies`]).
+    /// must have all that was promised before that write, the fsync log too.
+    /// They have the last commit since it was made, or since the volume was
+    /// opened ([`crate::equal_copies`]).
     fn write_superblock(
         &self,
         superblock: &Superblock,
@@ -279,7 +279,7 @@ impl Store {
                 has_outgrown_commit && is_nearly_written(),
             )
         };
-        if self.falling_out.is_recent(&self.space) {
+        if self.device_loss.is_recent(&self.space) {
             return Ok(Next::Commit);
         }
         // If another thread writes nodes, a commit comes anyway.
@@ -306,7 +306,7 @@ impl Store {
         let is_due = has_outgrown_commit
             && !is_nearly_written
             && self.commits_under_way.load(Ordering::SeqCst) == 0;
-        match is_due || self.falling_out.is_recent(&self.space) {
+        match is_due || self.device_loss.is_recent(&self.space) {
             true => Ok(Next::Commit),
             false => Ok(Next::Nothing),
         }
@@ -315,7 +315,7 @@ impl Store {
     fn publish_log(&self, prepared: log::PreparedLog) -> Result<(), StoreError> {
         self.write_nodes(&prepared.nodes)?;
         self.flush()?;
-        if self.falling_out.is_recent(&self.space) {
+        if self.device_loss.is_recent(&self.space) {
             // The device that fell out lacks these blocks. In their place it
             // may have blocks of an older log, which look valid because their
             // generation is the same. So no superblock names these blocks, and
@@ -328,7 +328,7 @@ impl Store {
         let (superblock, items) = (&prepared.superblock, &prepared.devices);
         self.write_primary(superblock, items)?;
         let mut engine = self.change();
-        if self.falling_out.is_recent(&self.space) {
+        if self.device_loss.is_recent(&self.space) {
             // The device that fell out may still name the previous log, and
             // after a crash it may speak for the volume.
             engine.publication.durable = prepared.superblock.clone();

@@ -6,16 +6,18 @@
 //! mention it. So a crash leaves the volume as it was, with its device, and the
 //! replacement begins anew.
 //!
-//! At the end the target gets the device's number and UUID, as in the kernel, so
-//! nothing in the chunk tree changes. The order is: a commit with all its nodes on
-//! both devices; the target's superblock; the superblocks of the others; then the
-//! source's superblocks are wiped. A crash in between leaves both devices, each
-//! with everything, and the one with the newer superblock counts (`open/members`).
+//! At the end the target gets the device's number and UUID, as in the kernel,
+//! so nothing in the chunk tree changes. The order is: a commit with all its
+//! nodes on both devices; the target's superblock; the superblocks of the
+//! others; then the source's superblocks are wiped. A crash in between leaves
+//! both devices, each with everything, and the one with the newer superblock
+//! counts (`open/members`).
 //!
 //! The copy has everything but space that is free by the extent tree, by what
-//! records free space, and by the count of its block group ([`Engine::unneeded`]).
-//! So an extent whose item is lost, and a chunk whose block group is lost, are
-//! copied too. What is allocated later is written to both.
+//! records free space, and by the count of its block group
+//! ([`Engine::unneeded`]). So an extent whose item is lost, and a chunk whose
+//! block group is lost, are copied too. What is allocated later is written to
+//! both.
 
 use crate::add_device::write_all_copies;
 use crate::checksums::SectorChecksums;
@@ -31,7 +33,9 @@ use butterfs_device::BlockDevice;
 use butterfs_format::item::state::DeviceReplace;
 use butterfs_format::{DeviceId, Generation, ItemType, Key, Logical, TreeId};
 use butterfs_tree::{Expected, Node};
-use butterfs_volume::{Copied, CopyUnit, Trust, TwinReads, VolumeError, row_length, stripe_length};
+use butterfs_volume::{
+    Copied, CopyUnit, ReplaceReads, Trust, VolumeError, row_length, stripe_length,
+};
 use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -126,8 +130,9 @@ impl Engine {
             .map_err(|error| bad_item(TreeId::DEVICE, key(), &error))
     }
 
-    /// Cancels the kernel's replacement in memory if it was interrupted. Whatever
-    /// the next commit writes, it says at once that the replacement is cancelled.
+    /// Cancels the kernel's replacement in memory if it was interrupted.
+    /// Whatever the next commit writes, it says at once that the replacement is
+    /// cancelled.
     ///
     /// # Errors
     /// Damage of the device tree, no space, reading.
@@ -326,7 +331,9 @@ pub struct Replacement<'s> {
 impl Drop for Replacement<'_> {
     fn drop(&mut self) {
         if !self.switched {
-            self.store.space.detach_twin(self.device, self.trust);
+            self.store
+                .space
+                .detach_replace_target(self.device, self.trust);
         }
     }
 }
@@ -371,19 +378,19 @@ impl Store {
         &self,
         device: DeviceId,
         target: Arc<dyn BlockDevice>,
-        reads: TwinReads,
+        reads: ReplaceReads,
     ) -> Result<Replacement<'_>, StoreError> {
         self.check_writable()?;
         self.verify_target(device, &*target)?;
         let trust = self.space.trust(device);
-        self.space.attach_twin(device, target, reads)?;
+        self.space.attach_replace_target(device, target, reads)?;
         let replacement = Replacement {
             store: self,
             device,
             trust,
             item: DeviceReplace {
                 source: device,
-                read_mode: u64::from(reads == TwinReads::OthersFirst),
+                read_mode: u64::from(reads == ReplaceReads::OthersFirst),
                 started_seconds: seconds_now(),
                 ..DeviceReplace::default()
             },
@@ -549,7 +556,10 @@ impl Replacement<'_> {
                 }
             }
         };
-        let copied = match store.space.copy_to_twin(self.device, &units, verify) {
+        let copied = match store
+            .space
+            .copy_to_replace_target(self.device, &units, verify)
+        {
             Ok(copied) => copied,
             // The group was removed meanwhile.
             Err(VolumeError::Unmapped { .. }) => return Ok(None),
@@ -600,7 +610,7 @@ impl Replacement<'_> {
     /// Those of a commit.
     pub fn cancel(mut self, uncorrectable: u64) -> Result<(), StoreError> {
         // A target that failed once gets no more writes: there is one error.
-        let has_failed = self.store.space.check_twin(self.device).is_err();
+        let has_failed = self.store.space.check_replace_target(self.device).is_err();
         self.item.state = DeviceReplace::CANCELLED;
         self.item.stopped_seconds = seconds_now();
         self.item.read_errors = uncorrectable;
@@ -641,7 +651,7 @@ impl Replacement<'_> {
         let store = self.store;
         let _one_at_a_time = store.lock_commits();
         store.space.flush()?;
-        store.space.check_twin(self.device)?;
+        store.space.check_replace_target(self.device)?;
         // Without an fsync log, so that only this commit is written.
         store.commit_alone()?;
         {
@@ -665,9 +675,9 @@ impl Replacement<'_> {
         items: &crate::publication::DeviceItems,
     ) -> Result<Option<Arc<dyn BlockDevice>>, VolumeError> {
         let missing = VolumeError::MissingDevice(self.device);
-        let target = self.store.space.twin_device(self.device)?;
+        let target = self.store.space.replace_target_device(self.device)?;
         let item = items.get(&self.device).ok_or(missing)?;
-        self.store.space.check_twin(self.device)?;
+        self.store.space.check_replace_target(self.device)?;
         if let Err(error) = write_all_copies(&*target, &superblock.on_device(item)) {
             let _ = wipe_superblocks(&*target);
             return Err(match error {
@@ -675,6 +685,6 @@ impl Replacement<'_> {
                 _ => VolumeError::MissingDevice(self.device),
             });
         }
-        self.store.space.switch_to_twin(self.device)
+        self.store.space.switch_to_replace_target(self.device)
     }
 }

@@ -122,7 +122,7 @@ impl Store {
         if !size.is_multiple_of(self.identity.sector_size) {
             return bad("that is no multiple of a sector");
         }
-        self.write_early()?;
+        self.write_back()?;
         let _one_at_a_time = self.lock_commits();
         let old = self.device_bytes(device)?;
         self.write_new_mirrors(device, old, size)?;

@@ -1,9 +1,9 @@
 //! An open volume, for all that works on it.
 
 use crate::address_locks::Addresses;
+use crate::device_loss::DeviceLoss;
 use crate::engine_lock::{EngineLock, LockWaits, Reading};
 use crate::exclusive_kind::ExclusiveKind;
-use crate::falling_out::FallingOut;
 use crate::fsync_group::FsyncGroup;
 use butterfs_device::{Access, BlockDevice};
 use butterfs_format::{DeviceId, DeviceOffset};
@@ -29,10 +29,11 @@ pub struct Store {
     /// Operations that use addresses of data.
     pub(crate) addresses: Addresses,
     pub(crate) fsyncs: FsyncGroup,
-    /// Held while superblocks are written.
+    /// ViewPins while superblocks are written.
     pub(crate) committing: Mutex<()>,
-    /// Held while nodes of generations are written. Taken before `committing`,
-    /// so that no fsync waits for a thread that waits until nodes are written.
+    /// ViewPins while nodes of generations are written. Taken before
+    /// `committing`, so that no fsync waits for a thread that waits until nodes
+    /// are written.
     pub(crate) writing_nodes: Mutex<()>,
     /// Commits that were asked for and are not done.
     pub(crate) commits_under_way: AtomicUsize,
@@ -42,7 +43,7 @@ pub struct Store {
     /// Set with the engine locked.
     pub(crate) closed: AtomicBool,
     pub(crate) reason: Mutex<Option<String>>,
-    pub(crate) falling_out: FallingOut,
+    pub(crate) device_loss: DeviceLoss,
     pub(crate) barriers: Barriers,
     pub(crate) discard: Discard,
     /// The operation on the whole volume that runs; only one may run at a time.

@@ -59,7 +59,7 @@ impl Store {
         (nodes, purpose): (usize, Purpose),
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.write_early()?;
+        self.write_back()?;
         let _one_at_a_time = self.lock_commits();
         self.commit_with_alone((nodes, purpose), change)
     }
@@ -83,7 +83,7 @@ impl Store {
         prepared
             .and_then(|prepared| self.publish(&prepared))
             .inspect_err(|error| self.fail(error))?;
-        if self.falling_out.owes_another(&self.space) {
+        if self.device_loss.owes_another(&self.space) {
             self.commit_alone()?;
         }
         Ok(value)

@@ -10,7 +10,7 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::missing::Tries;
+use crate::node_loading::Tries;
 use crate::reserve::{Crowding, Purpose};
 use crate::{Access, Store};
 use butterfs_format::Logical;

@@ -10,11 +10,11 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::held::Held;
-use crate::held::HoldId;
 use crate::space::block_group::BlockGroup;
 use crate::space::kind::SpaceKind;
 use crate::space::ranges::RangeSet;
+use crate::view_pins::ViewPins;
+use crate::view_pins::ViewPinsId;
 use crate::{Purpose, Reading, Store};
 use butterfs_format::Logical;
 use butterfs_format::item::chunk::BlockGroupFlags;
@@ -27,7 +27,7 @@ const HELD_LEAST: u64 = 4 << 20;
 #[derive(Debug)]
 struct Hold<'s> {
     store: &'s Store,
-    id: HoldId,
+    id: ViewPinsId,
 }
 
 impl Drop for Hold<'_> {
@@ -51,7 +51,7 @@ impl View<'_> {
         self.hold.store.read().holds(self.hold.id)
     }
 
-    pub(crate) const fn hold_id(&self) -> HoldId {
+    pub(crate) const fn hold_id(&self) -> ViewPinsId {
         self.hold.id
     }
 }
@@ -118,7 +118,7 @@ impl Store {
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<bool, StoreError>,
     ) -> Result<Option<View<'_>>, StoreError> {
-        self.write_early()?;
+        self.write_back()?;
         let _one_at_a_time = self.lock_commits();
         let id = self.commit_with_alone((nodes, Purpose::Grow), |engine| {
             let wanted = change(engine)?;
@@ -136,30 +136,35 @@ impl Store {
 
 impl Engine {
     /// From now on, keeps nodes unchanged that commits free.
-    fn begin_hold(&mut self) -> HoldId {
-        if let Some(held) = &mut self.allocation.held {
+    fn begin_hold(&mut self) -> ViewPinsId {
+        if let Some(held) = &mut self.allocation.view_pins {
             held.views += 1;
             return held.id;
         }
-        self.allocation.last_hold = self.allocation.last_hold.next();
-        self.allocation.held = Some(Held {
-            id: self.allocation.last_hold,
+        self.allocation.last_view_pins = self.allocation.last_view_pins.next();
+        self.allocation.view_pins = Some(ViewPins {
+            id: self.allocation.last_view_pins,
             views: 1,
             freed: RangeSet::default(),
         });
-        self.allocation.last_hold
+        self.allocation.last_view_pins
     }
 
     /// True while nothing that was held since then was given back.
-    pub(crate) fn holds(&self, id: HoldId) -> bool {
+    pub(crate) fn holds(&self, id: ViewPinsId) -> bool {
         self.allocation
-            .held
+            .view_pins
             .as_ref()
             .is_some_and(|held| held.id == id)
     }
 
-    fn end_hold(&mut self, id: HoldId) {
-        if let Some(held) = self.allocation.held.as_mut().filter(|held| held.id == id) {
+    fn end_hold(&mut self, id: ViewPinsId) {
+        if let Some(held) = self
+            .allocation
+            .view_pins
+            .as_mut()
+            .filter(|held| held.id == id)
+        {
             held.views -= 1;
             if held.views == 0 {
                 self.release_nodes();
@@ -168,7 +173,7 @@ impl Engine {
     }
 
     fn release_nodes(&mut self) {
-        let held = self.allocation.held.take();
+        let held = self.allocation.view_pins.take();
         let ranges: Vec<_> = held.iter().flat_map(|held| held.freed.iter()).collect();
         self.give_back_pinned(&ranges);
     }
@@ -176,7 +181,7 @@ impl Engine {
     /// Lets the space that a published commit freed be used again, unless it is
     /// held.
     pub(crate) fn unpin(&mut self, freed: &[Range<u64>]) {
-        let Some(mut held) = self.allocation.held.take() else {
+        let Some(mut held) = self.allocation.view_pins.take() else {
             return self.give_back_pinned(freed);
         };
         let holds_nodes = |group: &BlockGroup| group.flags.contains(BlockGroupFlags::METADATA);
@@ -191,7 +196,7 @@ impl Engine {
         let free = self.allocation.groups.available(SpaceKind::Metadata);
         let free = free.saturating_add(HELD_LEAST);
         let is_too_much = held.freed.total() > free;
-        self.allocation.held = Some(held);
+        self.allocation.view_pins = Some(held);
         if is_too_much {
             self.release_nodes();
         }
@@ -211,6 +216,6 @@ impl Engine {
     pub(crate) fn is_kept(&self, range: &Range<u64>) -> bool {
         let group = self.allocation.groups.containing(Logical(range.start));
         let has_nodes = group.is_some_and(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        self.allocation.held.is_some() && has_nodes
+        self.allocation.view_pins.is_some() && has_nodes
     }
 }

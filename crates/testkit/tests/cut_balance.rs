@@ -73,7 +73,7 @@ fn copy(from: &Path, to: &Path, how: &str) {
 fn left_over(image: &Path) -> (usize, usize) {
     let volume = open(image, "ro,norecovery").unwrap();
     let engine = volume.files().store().read();
-    let tree = engine.cut_relocation().unwrap().is_some();
+    let tree = engine.cancelled_balance().unwrap().is_some();
     let mut files = 0;
     let first = butterfs_format::Key::new(u64::MAX - 4, butterfs_format::ItemType::ORPHAN_ITEM, 0);
     let reloc = butterfs_format::TreeId::DATA_RELOC;

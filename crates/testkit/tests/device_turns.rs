@@ -10,7 +10,7 @@ mod support;
 
 use butterfs::{Access, FileDevice, NewInode, Owner, Volume};
 use butterfs_admin::balance::{self, End, Filter, Filters, Redundancy};
-use butterfs_admin::devices::{self, Discard, Removal, Replaced, TwinReads};
+use butterfs_admin::devices::{self, Discard, Removal, ReplaceReads, Replaced};
 use butterfs_admin::mkfs::ProfileChoice;
 use butterfs_admin::resize::{self, Size};
 use butterfs_format::DeviceId;
@@ -210,7 +210,7 @@ fn turn_of_ours(volume: &Volume, turn: &Turn) -> Result<(), String> {
         }
         Turn::Replace(id, path) => {
             let device = Arc::new(FileDevice::open(path, Access::ReadWrite).unwrap());
-            let how = (TwinReads::Any, Discard::Whole);
+            let how = (ReplaceReads::Any, Discard::Whole);
             let replaced = devices::replace(store, DeviceId(*id), device, how, &mut |_| {
                 ControlFlow::Continue(())
             });

@@ -2,7 +2,7 @@
 //! kernel mounts and scrubs as judges.
 
 use butterfs::{Access, Volume};
-use butterfs_admin::devices::{self, Discard, Removal, Replaced, TwinReads};
+use butterfs_admin::devices::{self, Discard, Removal, ReplaceReads, Replaced};
 use butterfs_admin::mkfs::ProfileChoice;
 use butterfs_device::{BlockDevice, FileDevice};
 use butterfs_format::item::state::DeviceReplace;
@@ -45,7 +45,7 @@ fn remove(volume: &Volume, id: u64) {
     assert!(matches!(removed, Removal::Removed(gone) if gone.not_wiped.is_none()));
 }
 
-fn replace(volume: &Volume, id: u64, path: &Path, reads: TwinReads) {
+fn replace(volume: &Volume, id: u64, path: &Path, reads: ReplaceReads) {
     let replaced = devices::replace(
         volume.files().store(),
         DeviceId(id),
@@ -165,7 +165,7 @@ fn devices_are_replaced() {
             let volume = open(&images, "").unwrap();
             fill_ours(&volume, 1);
             let target = new_image(dir.path(), "new.img", SIZES[which]);
-            let reads = [TwinReads::Any, TwinReads::OthersFirst][which.min(1)];
+            let reads = [ReplaceReads::Any, ReplaceReads::OthersFirst][which.min(1)];
             let uuid = volume.devices()[which].item.uuid;
             replace(&volume, which as u64 + 1, &target, reads);
             let now = &volume.devices()[which];
@@ -220,7 +220,7 @@ fn the_kernel_takes_what_was_not_ended() {
                     false => ControlFlow::Continue(()),
                 }
             };
-            let how = (TwinReads::Any, Discard::Whole);
+            let how = (ReplaceReads::Any, Discard::Whole);
             let store = volume.files().store();
             let replaced =
                 devices::replace(store, DeviceId(1), device(&target), how, &mut |_| stop(2));
@@ -318,7 +318,7 @@ fn missing_and_stale_devices_are_mended() {
             let given = if is_stale { &images } else { &left };
             let volume = open(given, "degraded").unwrap();
             let target = new_image(dir.path(), "new.img", 2 * SIZES[which] + 100);
-            replace(&volume, which as u64 + 1, &target, TwinReads::Any);
+            replace(&volume, which as u64 + 1, &target, ReplaceReads::Any);
             fill_ours(&volume, 3);
             close(volume);
             let former = std::mem::replace(&mut images[which], target);

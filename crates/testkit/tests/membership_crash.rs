@@ -10,7 +10,7 @@ use butterfs::{
     BlockDevice, Cleaner, Degraded, MemberState, MemoryDevice, OpenOptions, StoreError, Volume,
 };
 use butterfs_admin::balance::{self, BalanceError, Filter, Filters, Redundancy};
-use butterfs_admin::devices::{self, Discard, Removal, Replaced, TwinReads};
+use butterfs_admin::devices::{self, Discard, Removal, ReplaceReads, Replaced};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_admin::resize::{self, Size};
 use butterfs_check::{NoProgress, Options as CheckOptions};
@@ -222,8 +222,8 @@ fn apply(
         }
         Change::Replace | Change::Rebuild => {
             let reads = match change {
-                Change::Rebuild => TwinReads::OthersFirst,
-                _ => TwinReads::Any,
+                Change::Rebuild => ReplaceReads::OthersFirst,
+                _ => ReplaceReads::Any,
             };
             let how = (reads, Discard::Nothing);
             let replaced = devices::replace(store, first, spare, how, &mut |_| {

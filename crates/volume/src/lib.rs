@@ -18,6 +18,7 @@
 
 mod chunk_check;
 mod error;
+mod full_stripes;
 mod geometry;
 mod healing;
 mod layout;
@@ -28,12 +29,11 @@ mod parity;
 pub mod placement;
 mod profile;
 mod renew;
-mod rows;
+mod replace_target;
 mod runs;
 mod space;
 mod stats;
 mod stripe_extents;
-mod twin;
 mod workers;
 
 pub use chunk_check::ChunkFault;
@@ -45,10 +45,10 @@ pub use locked_row::{LockedRow, RowHold};
 pub use map::{ChunkMap, ChunkStripe};
 pub use member::{MemberFacts, MemberState, Role, Trust, VolumeDevice};
 pub use profile::Profile;
+pub use replace_target::{Copied, CopyUnit, ReplaceReads};
 pub use space::{LogicalSpace, OnDamage, OnLoss, WritesBehind};
 pub use stats::DeviceStats;
 pub use stripe_extents::StripeExtents;
-pub use twin::{Copied, CopyUnit, TwinReads};
 
 /// Bytes of memory as bytes of an address space.
 pub(crate) fn bytes_of(length: usize) -> u64 {

@@ -1,8 +1,8 @@
 //! A row with parity as it is on its devices, while nobody changes it.
 
+use crate::full_stripes::Slice;
 use crate::geometry::ELEMENT;
 use crate::parity;
-use crate::rows::Slice;
 use crate::space::{LogicalSpace, ROW_LOCKS};
 use crate::stats::DeviceStats;
 use crate::{VolumeError, memory_of};
@@ -158,7 +158,7 @@ impl LockedRow<'_> {
     /// Where a logical address of the row lies: column and offset in it.
     #[must_use]
     pub fn position(&self, logical: u64) -> (usize, u64) {
-        crate::rows::position(self.start, Logical(logical))
+        crate::full_stripes::position(self.start, Logical(logical))
     }
 
     /// Bytes at a logical address of the row, up to the end of the row.
@@ -198,7 +198,7 @@ impl LockedRow<'_> {
         let end = logical.saturating_add(length).min(self.range().end);
         let mut at = logical;
         std::iter::from_fn(move || {
-            let (column, inside) = crate::rows::position(start, Logical(at));
+            let (column, inside) = crate::full_stripes::position(start, Logical(at));
             let length = ELEMENT.saturating_sub(inside).min(end.saturating_sub(at));
             at = at.saturating_add(length);
             let to = inside.saturating_add(length);

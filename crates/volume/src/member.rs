@@ -5,8 +5,8 @@
 //! and the volume went on without it. Nobody knows what such a device lacks
 //! since then, so it is not trusted again until it was repaired.
 
+use crate::replace_target::ReplaceTarget;
 use crate::stats::DeviceStats;
-use crate::twin::Twin;
 use butterfs_device::{BlockDevice, Caching, ReadOnlyDevice};
 use butterfs_format::{DeviceId, UuidBytes};
 use std::sync::Arc;
@@ -158,7 +158,7 @@ pub(crate) struct Member {
     pub(crate) stats: Arc<DeviceStats>,
     state: Arc<AtomicU8>,
     /// The device that is to take its place.
-    pub(crate) twin: Option<Arc<Twin>>,
+    pub(crate) replace_target: Option<Arc<ReplaceTarget>>,
 }
 
 impl Member {
@@ -174,7 +174,7 @@ impl Member {
             role: given.role,
             stats: Arc::default(),
             state: Arc::new(AtomicU8::new(state.number())),
-            twin: None,
+            replace_target: None,
         };
         (given.id, member)
     }
@@ -190,9 +190,9 @@ impl Member {
         self.state.store(failing, Ordering::Release);
     }
 
-    /// Whether writes reach something: the device, or its twin.
+    /// Whether writes reach something: the device, or its replace target.
     pub(crate) fn is_written(&self) -> bool {
-        (self.role == Role::Own && self.used().is_some()) || self.twin.is_some()
+        (self.role == Role::Own && self.used().is_some()) || self.replace_target.is_some()
     }
 
     /// The device, if it is used.

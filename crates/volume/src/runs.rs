@@ -83,9 +83,9 @@ impl LogicalSpace {
     /// Writes the runs of one device, all of them at the same time.
     fn write_device(&self, id: DeviceId, runs: &[Run<'_>], wait: Wait) -> Result<(), VolumeError> {
         let parts: Vec<Vec<IoSlice<'_>>> = runs.iter().map(Run::slices).collect();
-        if let Some(twin) = self.twin(id) {
+        if let Some(target) = self.replace_target(id) {
             for (run, parts) in runs.iter().zip(&parts) {
-                twin.write(run.start.offset, parts);
+                target.write(run.start.offset, parts);
             }
         }
         let (device, stats) = match self.used(id) {

@@ -319,7 +319,7 @@ impl LogicalSpace {
                 .is_some_and(|member| member.used().is_none())
     }
 
-    /// Whether writes to a device reach something: it, or its twin.
+    /// Whether writes to a device reach something: it, or its replace target.
     pub(crate) fn is_written(&self, device: DeviceId) -> bool {
         self.member(device)
             .is_some_and(|member| member.is_written())
@@ -479,7 +479,7 @@ impl LogicalSpace {
         for physical in copies {
             if self.leaves_out(physical.device) {
                 missing = Some(physical.device);
-                // A twin is no copy before it has everything.
+                // A replace target is no copy before it has everything.
                 if self.is_written(physical.device) {
                     check_superblocks(at, *physical, part.len())?;
                     pieces.push((*physical, part));
@@ -508,7 +508,7 @@ impl LogicalSpace {
     ) -> Result<WritesBehind, VolumeError> {
         pieces.sort_by_key(|(physical, _)| *physical);
         let _same_devices = self.writing.read();
-        let _claims = self.claim_twins(&pieces);
+        let _claims = self.claim_replace_targets(&pieces);
         let runs = runs_of(pieces);
         let behind = match wait {
             Wait::UntilDone => Vec::new(),
@@ -547,7 +547,7 @@ impl LogicalSpace {
     pub fn has_one_device(&self) -> bool {
         let members = self.members_now();
         let mut all = members.values();
-        all.next().is_some_and(|one| one.twin.is_none()) && all.next().is_none()
+        all.next().is_some_and(|one| one.replace_target.is_none()) && all.next().is_none()
     }
 
     /// Writes a copy of a superblock, if the device still has the `size` bytes
@@ -626,8 +626,8 @@ impl LogicalSpace {
     }
 
     fn flush_one(&self, id: DeviceId) -> Result<(), VolumeError> {
-        if let Some(twin) = self.twin(id) {
-            twin.flush();
+        if let Some(target) = self.replace_target(id) {
+            target.flush();
         }
         let Ok((device, stats)) = self.used(id) else {
             return Ok(());

@@ -16,7 +16,7 @@ use butterfs::{
     BlockDevice, Degraded, DeviceChange, DeviceChangeProgress, DeviceFacts, MemberState,
     OnReplacement, OpenOptions, Part, RunningChange, Subvolume, Volume,
 };
-use butterfs_admin::devices::{self, Discard, ReplaceProgress, Replaced, TwinReads};
+use butterfs_admin::devices::{self, Discard, ReplaceProgress, ReplaceReads, Replaced};
 use butterfs_format::DeviceId;
 use butterfs_format::item::state::DeviceReplace;
 use clap::{Args, Subcommand};
@@ -168,7 +168,7 @@ struct Ready {
     volume: Volume,
     device: DeviceId,
     target: Arc<dyn BlockDevice>,
-    reads: TwinReads,
+    reads: ReplaceReads,
     discard: Discard,
     running: RunningChange,
 }
@@ -182,8 +182,8 @@ impl Ready {
             volume,
             device,
             reads: match wanted.others_first {
-                true => TwinReads::OthersFirst,
-                false => TwinReads::Any,
+                true => ReplaceReads::OthersFirst,
+                false => ReplaceReads::Any,
             },
             discard: match wanted.nodiscard {
                 true => Discard::Nothing,

@@ -18,14 +18,14 @@ use super::buffer::AlignedBuffer;
 use super::follow::Follower;
 use super::{Queue, Served, Transport};
 use crate::Errno;
-use crate::awake::Awake;
+use crate::cpu_wakeup::CpuWakeup;
 use crate::dispatch::{Outcome, Serve};
 use crate::mount::{Unmounter, above};
 use crate::protocol::init::BUFFER_MIN;
 use crate::protocol::layout::{InHeader, OutHeader, WriteIn};
 use crate::protocol::wire::{Reader, Wire, encode};
 use crate::protocol::{Features, Malformed, Message, Negotiated, Opcode};
-use crate::seat::Seat;
+use crate::request_slot::RequestSlot;
 
 /// The path of the device.
 pub(crate) const DEVICE_PATH: &str = "/dev/fuse";
@@ -48,7 +48,7 @@ const GATHERING: Duration = Duration::from_millis(5);
 pub(crate) struct DeviceTransport {
     device: Arc<OwnedFd>,
     capacity: Capacity,
-    awake: Arc<Awake>,
+    wakeup: Arc<CpuWakeup>,
     /// Learns when the kernel says that the file system is unmounted; `None` if
     /// the kernel says the same of a connection that was aborted.
     unmounter: Option<Unmounter>,
@@ -67,7 +67,7 @@ impl DeviceTransport {
     pub(crate) fn new(
         device: Arc<OwnedFd>,
         agreed: &Negotiated,
-        awake: Arc<Awake>,
+        wakeup: Arc<CpuWakeup>,
         unmounter: Unmounter,
     ) -> Self {
         let request = (agreed.max_write as usize).max(REQUEST_SPARE);
@@ -76,7 +76,7 @@ impl DeviceTransport {
         Self {
             device,
             capacity: Capacity { request, reply },
-            awake,
+            wakeup,
             unmounter: (agreed.features.contains(Features::ABORT_ERROR)).then_some(unmounter),
             is_beside: agreed.features.contains(Features::OVER_IO_URING),
         }
@@ -91,7 +91,7 @@ impl Transport for DeviceTransport {
             device: clone_device(self.device.as_fd())?,
             request: AlignedBuffer::new(REQUEST_LEAD, self.capacity.request),
             reply: AlignedBuffer::new(OutHeader::SIZE, self.capacity.reply),
-            follower: Follower::new(Arc::clone(&self.awake)),
+            follower: Follower::new(Arc::clone(&self.wakeup)),
             unmounter: self.unmounter.clone(),
             is_beside: self.is_beside,
         })
@@ -99,7 +99,7 @@ impl Transport for DeviceTransport {
 
     fn has_several_callers(&self) -> bool {
         // Beside io_uring there is nothing to serve but forgets.
-        !self.is_beside && self.awake.has_several_callers()
+        !self.is_beside && self.wakeup.has_several_callers()
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) struct DeviceQueue {
 }
 
 impl Queue for DeviceQueue {
-    fn serve_one(&mut self, server: &dyn Serve, seat: &Seat) -> Served {
+    fn serve_one(&mut self, server: &dyn Serve, slot: &RequestSlot) -> Served {
         let len = match receive(self.device.as_fd(), self.request.all_mut()) {
             Ok(Received::Bytes(len)) => len,
             Ok(Received::Nothing) => return Served::Again,
@@ -172,7 +172,7 @@ impl Queue for DeviceQueue {
             self.is_beside = is_forget || opcode == Some(Opcode::Interrupt);
             if is_forget {
                 let (_, data) = self.reply.parts_mut();
-                server.serve(&message, seat, data);
+                server.serve(&message, slot, data);
                 // Nobody waits for a forget, and each one that found this
                 // thread waiting would wake a CPU.
                 std::thread::sleep(GATHERING);
@@ -182,13 +182,13 @@ impl Queue for DeviceQueue {
         let reads = message.reads();
         let pause = self.follower.arrived(caller, reads);
         let (_, data) = self.reply.parts_mut();
-        let outcome = server.serve(&message, seat, data);
+        let outcome = server.serve(&message, slot, data);
         self.answer(unique, outcome);
-        // The thread that left the seat waited for something other than a
-        // request.
-        if seat.index().is_some() {
+        // The thread that left the request slot waited for something other than
+        // a request.
+        if slot.index().is_some() {
             self.follower
-                .answered(caller, reads, pause, seat.placement());
+                .answered(caller, reads, pause, slot.placement());
         }
         Served::Again
     }

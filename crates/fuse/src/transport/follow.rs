@@ -14,8 +14,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::awake::{Awake, BULK};
-use crate::seat::Placement;
+use crate::cpu_wakeup::{BULK, CpuWakeup};
+use crate::request_slot::Placement;
 
 /// From this pause between reply and request on, it pays to see where the
 /// caller runs. A switch takes 2 to 5 microseconds, waking an idle CPU of a
@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_micros(25);
 /// What one thread knows of its callers.
 #[derive(Debug)]
 pub(super) struct Follower {
-    awake: Arc<Awake>,
+    wakeup: Arc<CpuWakeup>,
     /// The last caller.
     caller: u32,
     replied: Instant,
@@ -43,9 +43,9 @@ enum Step {
 }
 
 impl Follower {
-    pub(super) fn new(awake: Arc<Awake>) -> Self {
+    pub(super) fn new(wakeup: Arc<CpuWakeup>) -> Self {
         Self {
-            awake,
+            wakeup,
             caller: 0,
             replied: Instant::now(),
         }
@@ -55,7 +55,7 @@ impl Follower {
     /// the request is served. Returns how long after the last reply it came.
     pub(super) fn arrived(&self, caller: u32, reads: usize) -> Duration {
         let cpu = rustix::thread::sched_getcpu();
-        self.awake.serves(cpu, caller, reads);
+        self.wakeup.serves(cpu, caller, reads);
         self.replied.elapsed()
     }
 
@@ -70,7 +70,7 @@ impl Follower {
         match self.step(caller, reads, pause) {
             Step::Stay => {}
             Step::LetGo => placement.anywhere(),
-            Step::Follow => self.awake.move_to(caller, placement),
+            Step::Follow => self.wakeup.move_to(caller, placement),
         }
         self.replied = Instant::now();
     }
@@ -84,7 +84,7 @@ impl Follower {
             return Step::Stay;
         }
         let last = std::mem::replace(&mut self.caller, caller);
-        if self.awake.has_several_callers() {
+        if self.wakeup.has_several_callers() {
             // Both CPUs are at work.
             return Step::LetGo;
         }
@@ -98,13 +98,13 @@ impl Follower {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::awake::Wake;
+    use crate::cpu_wakeup::Wake;
 
     const SOON: Duration = Duration::from_micros(5);
     const LATE: Duration = Duration::from_micros(90);
 
     fn follower() -> Follower {
-        Follower::new(Awake::new(Wake::Sleep))
+        Follower::new(CpuWakeup::new(Wake::Sleep))
     }
 
     #[test]
@@ -125,11 +125,11 @@ mod tests {
     #[test]
     fn several_callers_are_left_to_the_scheduler() {
         let mut follower = follower();
-        let awake = Arc::clone(&follower.awake);
-        (0..99).for_each(|n| awake.serves(0, 7 + n % 2, 0));
+        let wakeup = Arc::clone(&follower.wakeup);
+        (0..99).for_each(|n| wakeup.serves(0, 7 + n % 2, 0));
         assert_eq!(follower.step(7, 0, SOON), Step::LetGo);
         assert_eq!(follower.step(8, 0, LATE), Step::LetGo);
-        (0..99).for_each(|_| awake.serves(0, 7, 0));
+        (0..99).for_each(|_| wakeup.serves(0, 7, 0));
         assert_eq!(follower.step(7, 0, LATE), Step::Follow, "alone again");
     }
 }

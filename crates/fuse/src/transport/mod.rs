@@ -16,7 +16,7 @@ pub(crate) use uring::{
 };
 
 use crate::dispatch::Serve;
-use crate::seat::Seat;
+use crate::request_slot::RequestSlot;
 
 /// A connection from which every thread takes its own queue.
 pub(crate) trait Transport: Send + Sync + Sized + 'static {
@@ -44,5 +44,5 @@ pub(crate) enum Served {
 /// One thread's queue.
 pub(crate) trait Queue {
     /// Waits for a request, has it served and sends the reply.
-    fn serve_one(&mut self, server: &dyn Serve, seat: &Seat) -> Served;
+    fn serve_one(&mut self, server: &dyn Serve, slot: &RequestSlot) -> Served;
 }

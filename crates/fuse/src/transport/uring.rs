@@ -22,14 +22,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::buffer::AlignedBuffer;
 use super::{Queue, Served};
 use crate::Errno;
-use crate::awake::{Awake, BULK};
+use crate::cpu_wakeup::{BULK, CpuWakeup};
 use crate::dispatch::{Outcome, Serve};
 use crate::protocol::init::BUFFER_MIN;
 use crate::protocol::layout::{InHeader, NotifyRetrieve, OutHeader};
 use crate::protocol::notify::Notification;
 use crate::protocol::wire::{Reader, Wire, encode, wire};
 use crate::protocol::{Malformed, Message, Negotiated, Opcode};
-use crate::seat::Seat;
+use crate::request_slot::RequestSlot;
 
 const CMD_REGISTER: u32 = 1;
 const CMD_COMMIT_AND_FETCH: u32 = 2;
@@ -70,14 +70,14 @@ pub(crate) struct UringTransport {
     payload: usize,
     /// Bytes of a reply to a request that has a payload itself.
     scratch: usize,
-    awake: Arc<Awake>,
+    wakeup: Arc<CpuWakeup>,
     /// The regular file of the last request that was about one.
     file: Arc<AtomicU64>,
     nudges: AtomicU64,
 }
 
 impl UringTransport {
-    pub(crate) fn new(device: Arc<OwnedFd>, agreed: &Negotiated, awake: Arc<Awake>) -> Self {
+    pub(crate) fn new(device: Arc<OwnedFd>, agreed: &Negotiated, wakeup: Arc<CpuWakeup>) -> Self {
         let payload = BUFFER_MIN
             .max(agreed.max_write as usize)
             .max(agreed.max_reply as usize);
@@ -85,7 +85,7 @@ impl UringTransport {
             device,
             payload,
             scratch: payload + BUFFER_MIN,
-            awake,
+            wakeup,
             file: Arc::default(),
             nudges: AtomicU64::new(0),
         }
@@ -123,7 +123,7 @@ impl UringTransport {
             device: Arc::clone(&self.device),
             slots: Vec::with_capacity(queues.len()),
             scratch: AlignedBuffer::new(0, self.scratch),
-            awake: Arc::clone(&self.awake),
+            wakeup: Arc::clone(&self.wakeup),
             file: Arc::clone(&self.file),
             reads_much: false,
         };
@@ -222,7 +222,7 @@ pub(crate) struct UringQueue {
     device: Arc<OwnedFd>,
     slots: Vec<Slot>,
     scratch: AlignedBuffer,
-    awake: Arc<Awake>,
+    wakeup: Arc<CpuWakeup>,
     file: Arc<AtomicU64>,
     reads_much: bool,
 }
@@ -237,14 +237,14 @@ enum Next {
 }
 
 impl Queue for UringQueue {
-    fn serve_one(&mut self, server: &dyn Serve, seat: &Seat) -> Served {
+    fn serve_one(&mut self, server: &dyn Serve, right: &RequestSlot) -> Served {
         let index = match self.next() {
             Next::Request(index) => index,
             Next::Nothing => return Served::Again,
             Next::Ended => return Served::Ended,
             Next::Failed(error) => return Served::Failed(error),
         };
-        match self.serve(index, server, seat) {
+        match self.serve(index, server, right) {
             Ok(()) => Served::Again,
             Err(error) => Served::Failed(error),
         }
@@ -283,11 +283,11 @@ impl UringQueue {
         }
     }
 
-    fn serve(&mut self, index: usize, server: &dyn Serve, seat: &Seat) -> io::Result<()> {
+    fn serve(&mut self, index: usize, server: &dyn Serve, right: &RequestSlot) -> io::Result<()> {
         let Self {
             slots,
             scratch,
-            awake,
+            wakeup,
             file,
             reads_much,
             ..
@@ -304,18 +304,18 @@ impl UringQueue {
             headers, payload, ..
         } = slot;
         let reads = Message::apart(header, &headers.operation, &[]).reads();
-        awake.serves(rustix::thread::sched_getcpu(), header.pid, reads);
+        wakeup.serves(rustix::thread::sched_getcpu(), header.pid, reads);
         *reads_much = reads >= BULK;
         let (outcome, reply) = if entry.payload_size == 0 {
             // The payload has nothing of the request, so the reply may take
             // its place.
             let message = Message::apart(header, &headers.operation, &[]);
-            (server.serve(&message, seat, payload.all_mut()), None)
+            (server.serve(&message, right, payload.all_mut()), None)
         } else {
             let rest = payload.first(entry.payload_size as usize);
             let message = Message::apart(header, &headers.operation, rest);
             (
-                server.serve(&message, seat, scratch.all_mut()),
+                server.serve(&message, right, scratch.all_mut()),
                 Some(scratch),
             )
         };

@@ -12,7 +12,7 @@ use super::caller::Watched;
 use super::operations::{ANOTHER_RUNS, errno_of, put};
 use super::server::Server;
 use super::volume_facts::answer;
-use butterfs::devices::{self, Discard, Removal, Replaced, TwinReads};
+use butterfs::devices::{self, Discard, Removal, ReplaceReads, Replaced};
 use butterfs::{
     Access, BlockDevice, DeviceChange, DeviceChangeProgress, DeviceError, FileDevice,
     MembershipFault, Profile, StoreError,
@@ -309,8 +309,8 @@ impl Server {
         };
         let target = self.open_new(context, data.name(TARGET_PATH)?)?;
         let reads = match data.u64(OTHERS_FIRST)? {
-            0 => TwinReads::Any,
-            1 => TwinReads::OthersFirst,
+            0 => ReplaceReads::Any,
+            1 => ReplaceReads::OthersFirst,
             _ => return Err(Errno::EINVAL),
         };
         if self.volume.is_scrubbed() {

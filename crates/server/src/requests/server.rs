@@ -78,7 +78,7 @@ pub(crate) struct Transported {
     /// Bytes of the buffers of each thread, at most.
     pub(crate) thread_buffers: u64,
     pub(crate) threads_max: u64,
-    pub(crate) awake: Arc<butterfs_fuse::Awake>,
+    pub(crate) awake: Arc<butterfs_fuse::CpuWakeup>,
 }
 
 impl Transported {

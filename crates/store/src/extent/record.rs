@@ -216,9 +216,9 @@ impl ExtentRecord {
         ))
     }
 
-    /// Parses an item, and compares its count with the references that it lists.
-    /// Whoever believes a count that is too small frees or overwrites what others
-    /// refer to.
+    /// Parses an item, and compares its count with the references that it
+    /// lists. Whoever believes a count that is too small frees or overwrites
+    /// what others refer to.
     ///
     /// # Errors
     /// It is damaged; it counts fewer references than it lists.
@@ -444,7 +444,7 @@ pub enum Reach {
 
 /// How many keys are searched behind the last one that collisions explain now.
 /// The items that once kept a reference from its place may be gone.
-const NEAR: u64 = 1 << 16;
+const BRANCHES: u64 = 1 << 16;
 
 /// Looks for the keyed item of a reference to the extent at `object`.
 ///
@@ -476,7 +476,7 @@ pub fn find_keyed<S: NodeSource>(
             let beyond = || corrupt_item(TreeId::EXTENT, key, ItemFault::NoOffsetBehind);
             place.free.offset = key.offset.checked_add(1).ok_or_else(beyond)?;
         } else if item_type != ItemType::EXTENT_DATA_REF
-            || (reach == Reach::Near && key.offset - place.free.offset > NEAR)
+            || (reach == Reach::Near && key.offset - place.free.offset > BRANCHES)
         {
             break;
         }

@@ -48,7 +48,7 @@ pub(super) fn store_of(engine: Engine, options: &OpenOptions) -> Store {
         poisoned: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         reason: Mutex::new(None),
-        falling_out: crate::falling_out::FallingOut::new(&space),
+        device_loss: crate::device_loss::DeviceLoss::new(&space),
         space,
         barriers: options.barriers,
         discard: options.discard,
@@ -295,7 +295,7 @@ pub(super) fn blank_engine(
         rounds: Rounds::default(),
         generation_bytes: options.generation_bytes,
         edits: 0,
-        edits_beside: CachePadded::default(),
+        leaf_updates: CachePadded::default(),
         space,
     }
 }
@@ -390,8 +390,8 @@ impl Engine {
         }
     }
 
-    /// Errors when the kernel's replacement of a device was interrupted. Only the
-    /// kernel can go on with it.
+    /// Errors when the kernel's replacement of a device was interrupted. Only
+    /// the kernel can go on with it.
     pub(crate) fn check_not_replacing(&self) -> Result<(), StoreError> {
         match self.replace_item()? {
             Some(item) if item.is_under_way() => Err(StoreError::Unsupported {

@@ -8,23 +8,24 @@
 //! behind and has everything. Its copies without checksums are still read last,
 //! and compared before the next commit ([`super::renew`]). A device that is
 //! further behind lacks what was written since: it is stale. A commit that a
-//! device falls out of is followed by others at once, so that a device which fell
-//! out is always more than one behind.
+//! device falls out of is followed by others at once, so that a device which
+//! fell out is always more than one behind.
 //!
-//! A device that is away when the volume is opened for writing may be one commit
-//! ahead of the others: it was lost in a crash that came between the superblocks.
-//! What is committed without it must share no generation with what it has. So the
-//! generations in between are left out ([`apart`]).
+//! A device that is away when the volume is opened for writing may be one
+//! commit ahead of the others: it was lost in a crash that came between the
+//! superblocks. What is committed without it must share no generation with what
+//! it has. So the generations in between are left out ([`apart`]).
 //!
 //! A volume may have grown from another one, its seed (`btrfs device add` to a
-//! volume with the flag for that). The devices of the seed keep their superblocks,
-//! with the UUID of their own volume and the generation of its last commit. The
-//! items of the devices say which ones they are. They are read and never written.
+//! volume with the flag for that). The devices of the seed keep their
+//! superblocks, with the UUID of their own volume and the generation of its
+//! last commit. The items of the devices say which ones they are. They are read
+//! and never written.
 //!
-//! Devices are added, removed and replaced, and a crash may come at any point. So
-//! two kinds of devices are left out, as in the kernel. One is a device that the
-//! newest trees do not have: it was about to be added, or it was removed. The other
-//! is the older one of two that are the same device: it was replaced.
+//! Devices are added, removed and replaced, and a crash may come at any point.
+//! So two kinds of devices are left out, as in the kernel. One is a device that
+//! the newest trees do not have: it was about to be added, or it was removed.
+//! The other is the older one of two that are the same device: it was replaced.
 
 use super::older_copy::OlderCopy;
 use super::options::{Degraded, OpenOptions, States};
@@ -72,7 +73,7 @@ pub(super) struct Members {
     /// Targets of the kernel's replacement of a device.
     targets: Vec<Given>,
     /// It grows now: the first device has no item yet.
-    is_sprouting: bool,
+    is_growing: bool,
 }
 
 impl Members {
@@ -106,7 +107,7 @@ impl Members {
             given,
             seeds,
             targets,
-            is_sprouting: false,
+            is_growing: false,
         };
         members.leave_out_replaced();
         members.compare(states)?;
@@ -161,9 +162,9 @@ impl Members {
                 .into());
             }
             let same = |before: &&Given| before.id() == other.id();
-            if let Some(twin) = self.given.iter().take(index).find(same) {
+            if let Some(same) = self.given.iter().take(index).find(same) {
                 return Err(MemberFault::Twice {
-                    first: twin.name(),
+                    first: same.name(),
                     second: other.name(),
                     id: other.id(),
                 }
@@ -214,8 +215,9 @@ impl Members {
         mirrors.filter(move |mirror| mirror.generation > newest)
     }
 
-    /// Errors if whoever wrote a newer mirror made commits that the whole primary
-    /// copy does not know of. A wrong number in the mirror alone does not say so.
+    /// Errors if whoever wrote a newer mirror made commits that the whole
+    /// primary copy does not know of. A wrong number in the mirror alone does
+    /// not say so.
     ///
     /// # Errors
     /// [`OlderCopy::OlderPrimary`]
@@ -343,20 +345,20 @@ impl Members {
     }
 
     /// Makes the devices seeds of a new volume, whose only device is `device`.
-    pub(super) fn sprout(&mut self, device: Arc<dyn BlockDevice>, superblock: Superblock) {
+    pub(super) fn grow_from_seed(&mut self, device: Arc<dyn BlockDevice>, superblock: Superblock) {
         let new = Given {
             device,
             found: FoundSuperblock::only(superblock),
         };
         self.seeds.append(&mut self.given);
         self.given = vec![new];
-        self.is_sprouting = true;
+        self.is_growing = true;
     }
 
     /// If the volume grows now, adds the item of its new device, and notes the
     /// generations of its seeds in their items.
     pub(super) fn add_new(&self, items: &mut BTreeMap<DeviceId, DeviceItem>) {
-        if !self.is_sprouting {
+        if !self.is_growing {
             return;
         }
         for one in &self.seeds {

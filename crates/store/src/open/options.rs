@@ -1,9 +1,9 @@
 //! How a volume is opened.
 
-use crate::early;
 use crate::memory_shares::MemoryShares;
 use crate::rescue::Rescue;
 use crate::store::{Barriers, Discard};
+use crate::writeback;
 use butterfs_device::Access;
 use butterfs_format::Generation;
 
@@ -15,8 +15,8 @@ pub struct OpenOptions {
     /// Bytes of clean nodes kept in memory; by default a part of the memory that
     /// the process may use ([`MemoryShares`]).
     pub cache_bytes: usize,
-    /// Bytes of changed nodes at which a generation is committed. What else waits
-    /// for a commit is bounded in proportion.
+    /// Bytes of changed nodes at which a generation is committed. What else
+    /// waits for a commit is bounded in proportion.
     pub generation_bytes: usize,
     /// Whether commits flush the devices.
     pub barriers: Barriers,
@@ -74,8 +74,9 @@ pub enum OnShortDevice {
     /// The volume is not opened, as in the kernel.
     #[default]
     Refuse,
-    /// If no chunk reaches beyond the device's end, the volume is opened, and no
-    /// new chunk goes there. This is for whoever sets the size in the item right.
+    /// If no chunk reaches beyond the device's end, the volume is opened, and
+    /// no new chunk goes there. This is for whoever sets the size in the item
+    /// right.
     EndThere,
 }
 
@@ -144,7 +145,7 @@ impl Default for OpenOptions {
             states: States::Usable,
             on_replacement: OnReplacement::Refuse,
             on_short_device: OnShortDevice::Refuse,
-            left_to_commit: early::LEFT_TO_COMMIT,
+            left_to_commit: writeback::LEFT_TO_COMMIT,
         }
     }
 }

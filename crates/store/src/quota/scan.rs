@@ -5,9 +5,9 @@
 //! summed up beside it. The sum of both gives the numbers, so nobody waits for
 //! a count.
 //!
-//! Until the count ends, the status on the device says RESCAN and the numbers are
-//! zero. So after a crash the kernel begins the count anew, and ButterFS says that
-//! it was interrupted.
+//! Until the count ends, the status on the device says RESCAN and the numbers
+//! are zero. So after a crash the kernel begins the count anew, and ButterFS
+//! says that it was interrupted.
 //!
 //! Bounds: those of a view; a count that needs more begins anew.
 
@@ -15,12 +15,12 @@ use super::GroupNumbers;
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::held::HoldId;
 use crate::quota::fault::QuotaError;
 use crate::quota::groups::Quotas;
 use crate::quota::groups::Running;
 use crate::quota::groups::Scan;
 use crate::view::View;
+use crate::view_pins::ViewPinsId;
 use butterfs_format::Generation;
 use butterfs_format::item::qgroup::{GroupId, QgroupInfo, QgroupStatus, QgroupStatusFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +76,7 @@ impl Quotas {
 impl Engine {
     /// Takes over the numbers of a count, with what changed since. False if
     /// that is not possible and another count is needed.
-    fn finish_scan(&mut self, hold: HoldId, numbers: &BTreeMap<GroupId, GroupNumbers>) -> bool {
+    fn finish_scan(&mut self, hold: ViewPinsId, numbers: &BTreeMap<GroupId, GroupNumbers>) -> bool {
         let (generation, is_held) = (self.generation, self.holds(hold));
         let Some(quotas) = &mut self.quotas else {
             return false;

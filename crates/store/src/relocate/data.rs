@@ -216,7 +216,7 @@ impl Store {
         }
         loop {
             // Most of the commit's work is done before any operation waits.
-            self.write_early()?;
+            self.write_back()?;
             let Some(_nobody) = self.wait_for_holders(WRITERS_WAIT) else {
                 return Err(StoreError::GroupInUse(group));
             };

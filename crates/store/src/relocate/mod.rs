@@ -21,8 +21,8 @@
 //! relocation waits until no operation uses old ones (`addresses`). Data that a
 //! send reads do not move at all.
 //!
-//! Bounds: [`terms::NODES_MAX`] nodes (more only where one node has more above it)
-//! and [`terms::BATCH_BYTES`] of data in one step.
+//! Bounds: [`terms::NODES_MAX`] nodes (more only where one node has more above
+//! it) and [`terms::BATCH_BYTES`] of data in one step.
 
 mod data;
 mod graph;
@@ -192,7 +192,7 @@ impl Store {
         progress: &mut dyn FnMut(&Relocated) -> ControlFlow<()>,
     ) -> Result<RelocateEnd, StoreError> {
         // Its nodes have parents that belong to no tree any more.
-        self.drop_cut_relocation()?;
+        self.drop_cancelled_balance()?;
         let Some(_guard) = self.close_group(start)? else {
             return Ok(RelocateEnd::Removed);
         };

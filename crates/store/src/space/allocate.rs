@@ -233,7 +233,7 @@ impl Engine {
             free.insert(range);
         }
         let whole = group.start.get()..group.end();
-        let held = self.allocation.held.iter().map(|held| &held.freed);
+        let held = self.allocation.view_pins.iter().map(|held| &held.freed);
         for pinned in [&self.allocation.pinned, &self.allocation.pinned_writing]
             .into_iter()
             .chain(held)

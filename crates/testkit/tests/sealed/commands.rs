@@ -6,7 +6,7 @@ use butterfs::{
     RenameMode, SetAttributes, SetMode, Sharing, SnapshotAccess, Trim, Volume,
 };
 use butterfs_admin::balance::{self, Filter, Filters, Redundancy, Wish};
-use butterfs_admin::devices::{self, Discard, Removal, TwinReads};
+use butterfs_admin::devices::{self, Discard, Removal, ReplaceReads};
 use butterfs_admin::resize::{self, Size};
 use butterfs_admin::tune::{self, Change};
 use butterfs_device::BlockDevice;
@@ -410,7 +410,7 @@ pub const ALL: &[Command] = &[
     on("replace", Names(&[]), |volume, world| {
         let target = (world.spare)();
         let store = volume.files().store();
-        let how = (TwinReads::Any, Discard::Nothing);
+        let how = (ReplaceReads::Any, Discard::Nothing);
         let go_on = &mut |_: &devices::ReplaceProgress| ControlFlow::Continue(());
         devices::replace(store, DeviceId(1), target.clone(), how, go_on)?;
         world.devices[0] = target;

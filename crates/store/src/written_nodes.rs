@@ -5,9 +5,9 @@ use butterfs_tree::Node;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::{Arc, Weak};
 
-/// Nodes of the running generation that were written early.
+/// Nodes of the running generation that were written before their commit.
 #[derive(Debug, Default)]
-pub(crate) struct Early {
+pub(crate) struct WrittenNodes {
     /// The node that was written. If the node changes afterwards, the weak
     /// reference no longer means it.
     pub(crate) written: FxHashMap<Logical, Weak<Node>>,
@@ -17,7 +17,7 @@ pub(crate) struct Early {
     pub(crate) freed: Vec<Logical>,
 }
 
-impl Early {
+impl WrittenNodes {
     /// Whether the device has this very node.
     pub(crate) fn has(&self, node: &Arc<Node>) -> bool {
         let written = self.written.get(&node.logical());

@@ -1,13 +1,13 @@
-//! A twin: the device that is to take another one's place, while it gets the
-//! content.
+//! The replace target: the device that is to take another one's place, while it
+//! gets the content.
 //!
 //! Owns the copying, unit by unit, of what lies on a device. Makes sure that
-//! all writes to the device reach its twin as well. Before a twin has taken the
-//! place, it is never read and counts for no copy.
+//! all writes to the device reach its replace target as well. Before a replace
+//! target has taken the place, it is never read and counts for no copy.
 //!
 //! Invariants: a range is either copied or written, never both at once, so what
-//! is copied is never older than what was written; a twin that failed once is
-//! not written again and never takes the place.
+//! is copied is never older than what was written; a replace target that failed
+//! once is not written again and never takes the place.
 
 use crate::bytes_of;
 use crate::error::VolumeError;
@@ -25,9 +25,9 @@ use std::io::IoSlice;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Which copies are read for a twin.
+/// Which copies are read for a replace target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TwinReads {
+pub enum ReplaceReads {
     /// Any that is good.
     #[default]
     Any,
@@ -53,16 +53,16 @@ impl CopyUnit {
 /// How copying went.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Bytes that the twin got.
+    /// Bytes that the replace target got.
     pub bytes: u64,
-    /// Units of which no copy is good; the twin has the first one that can be
-    /// read.
+    /// Units of which no copy is good; the replace target has the first one
+    /// that can be read.
     pub bad: Vec<usize>,
-    /// Units of which no copy can be read; the twin has zeros.
+    /// Units of which no copy can be read; the replace target has zeros.
     pub unreadable: Vec<usize>,
 }
 
-/// Ranges of a twin that are in use.
+/// Ranges of a replace target that are in use.
 #[derive(Debug, Default)]
 struct InUse {
     next: u64,
@@ -78,44 +78,44 @@ impl InUse {
 
 /// The device that is to take another one's place.
 #[derive(Debug)]
-pub(crate) struct Twin {
+pub(crate) struct ReplaceTarget {
     device: Arc<dyn BlockDevice>,
     failed: Mutex<Option<Arc<DeviceError>>>,
     in_use: Mutex<InUse>,
     freed: Condvar,
 }
 
-/// Ranges of twins that others neither copy nor write meanwhile.
+/// Ranges of replace targets that others neither copy nor write meanwhile.
 #[derive(Default)]
-pub(crate) struct Claims(Vec<(Arc<Twin>, u64)>);
+pub(crate) struct Claims(Vec<(Arc<ReplaceTarget>, u64)>);
 
 impl Drop for Claims {
     fn drop(&mut self) {
-        for (twin, number) in &self.0 {
-            twin.in_use.lock().ranges.remove(number);
-            twin.freed.notify_all();
+        for (target, number) in &self.0 {
+            target.in_use.lock().ranges.remove(number);
+            target.freed.notify_all();
         }
     }
 }
 
 impl Claims {
-    /// Adds ranges of a twin, once all of them are free. A caller that
-    /// claims in several twins does so in the order of their devices.
-    fn add(&mut self, twin: &Arc<Twin>, ranges: &[Range<u64>]) {
-        let mut in_use = twin.in_use.lock();
+    /// Adds ranges of a replace target, once all of them are free. A caller that
+    /// claims in several replace targets does so in the order of their devices.
+    fn add(&mut self, target: &Arc<ReplaceTarget>, ranges: &[Range<u64>]) {
+        let mut in_use = target.in_use.lock();
         while ranges.iter().any(|range| in_use.overlaps(range)) {
-            twin.freed.wait(&mut in_use);
+            target.freed.wait(&mut in_use);
         }
         for range in ranges {
             let number = in_use.next;
             in_use.next = number.wrapping_add(1);
             in_use.ranges.insert(number, range.clone());
-            self.0.push((Arc::clone(twin), number));
+            self.0.push((Arc::clone(target), number));
         }
     }
 }
 
-impl Twin {
+impl ReplaceTarget {
     fn fail(&self, error: DeviceError) {
         let mut failed = self.failed.lock();
         if failed.is_none() {
@@ -147,7 +147,7 @@ impl Twin {
     }
 }
 
-/// A part of a buffer and where it goes on the twin.
+/// A part of a buffer and where it goes on the replace target.
 struct Place {
     part: Range<usize>,
     offset: DeviceOffset,
@@ -161,15 +161,17 @@ impl Place {
 }
 
 impl LogicalSpace {
-    pub(crate) fn twin(&self, device: DeviceId) -> Option<Arc<Twin>> {
-        self.member(device)?.twin.clone()
+    pub(crate) fn replace_target(&self, device: DeviceId) -> Option<Arc<ReplaceTarget>> {
+        self.member(device)?.replace_target.clone()
     }
 
-    /// Claims what is written to devices with twins.
-    pub(crate) fn claim_twins(&self, pieces: &[(Physical, &[u8])]) -> Claims {
+    /// Claims what is written to devices with replace targets.
+    pub(crate) fn claim_replace_targets(&self, pieces: &[(Physical, &[u8])]) -> Claims {
         let mut claims = Claims::default();
         for (id, member) in self.members_now().iter() {
-            let Some(twin) = &member.twin else { continue };
+            let Some(target) = &member.replace_target else {
+                continue;
+            };
             let own = pieces.iter().filter(|(place, _)| place.device == *id);
             let ranges: Vec<Range<u64>> = own
                 .map(|(place, part)| {
@@ -177,7 +179,7 @@ impl LogicalSpace {
                     start..start.saturating_add(bytes_of(part.len()))
                 })
                 .collect();
-            claims.add(twin, &ranges);
+            claims.add(target, &ranges);
         }
         claims
     }
@@ -185,26 +187,29 @@ impl LogicalSpace {
     /// Has all writes to device `id` go to `device` as well.
     ///
     /// # Errors
-    /// There is no such device, or it has a twin already.
-    pub fn attach_twin(
+    /// There is no such device, or it has a replace target already.
+    pub fn attach_replace_target(
         &self,
         id: DeviceId,
         device: Arc<dyn BlockDevice>,
-        reads: TwinReads,
+        reads: ReplaceReads,
     ) -> Result<(), VolumeError> {
         let mut attached = Err(VolumeError::MissingDevice(id));
         self.change_members(|members| {
-            let Some(member) = members.get(&id).filter(|member| member.twin.is_none()) else {
+            let Some(member) = members
+                .get(&id)
+                .filter(|member| member.replace_target.is_none())
+            else {
                 return;
             };
             let mut member = Member::clone(member);
-            member.twin = Some(Arc::new(Twin {
+            member.replace_target = Some(Arc::new(ReplaceTarget {
                 device,
                 failed: Mutex::new(None),
                 in_use: Mutex::default(),
                 freed: Condvar::new(),
             }));
-            if reads == TwinReads::OthersFirst {
+            if reads == ReplaceReads::OthersFirst {
                 member.trust = Trust::Last;
             }
             members.insert(id, Arc::new(member));
@@ -215,11 +220,11 @@ impl LogicalSpace {
 
     /// Ends what [`LogicalSpace::attach_twin`] began. `trust` is that of the
     /// device before.
-    pub fn detach_twin(&self, id: DeviceId, trust: Trust) {
+    pub fn detach_replace_target(&self, id: DeviceId, trust: Trust) {
         self.change_members(|members| {
             if let Some(member) = members.get(&id) {
                 let mut member = Member::clone(member);
-                member.twin = None;
+                member.replace_target = None;
                 member.trust = trust;
                 members.insert(id, Arc::new(member));
             }
@@ -234,12 +239,13 @@ impl LogicalSpace {
             .unwrap_or_default()
     }
 
-    /// The twin takes the place of device `id`, with fresh counters. Returns
-    /// the device that had the place, if it is there.
+    /// The replace target takes the place of device `id`, with fresh counters.
+    /// Returns the device that had the place, if it is there.
     ///
     /// # Errors
-    /// There is no twin; the twin failed: it does not take the place.
-    pub fn switch_to_twin(
+    /// There is no replace target; the replace target failed: it does not take
+    /// the place.
+    pub fn switch_to_replace_target(
         &self,
         id: DeviceId,
     ) -> Result<Option<Arc<dyn BlockDevice>>, VolumeError> {
@@ -248,12 +254,14 @@ impl LogicalSpace {
             let Some(member) = members.get(&id) else {
                 return;
             };
-            let Some(twin) = &member.twin else { return };
-            if let Some(error) = twin.failure() {
+            let Some(target) = &member.replace_target else {
+                return;
+            };
+            if let Some(error) = target.failure() {
                 switched = Err(VolumeError::Device(error));
                 return;
             }
-            let device = Arc::clone(&twin.device);
+            let device = Arc::clone(&target.device);
             let former = member.device.clone();
             let (_, member) = Member::new(VolumeDevice::present(id, member.uuid, device));
             members.insert(id, Arc::new(member));
@@ -262,39 +270,44 @@ impl LogicalSpace {
         switched
     }
 
-    /// The twin of a device.
+    /// The replace target of a device.
     ///
     /// # Errors
     /// There is none.
-    pub fn twin_device(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>, VolumeError> {
-        let twin = self.twin(id).ok_or(VolumeError::MissingDevice(id))?;
-        Ok(Arc::clone(&twin.device))
+    pub fn replace_target_device(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>, VolumeError> {
+        let target = self
+            .replace_target(id)
+            .ok_or(VolumeError::MissingDevice(id))?;
+        Ok(Arc::clone(&target.device))
     }
 
-    /// Errors when the twin of a device failed.
+    /// Errors when the replace target of a device failed.
     ///
     /// # Errors
     /// What it failed with.
-    pub fn check_twin(&self, id: DeviceId) -> Result<(), VolumeError> {
-        match self.twin(id).and_then(|twin| twin.failure()) {
+    pub fn check_replace_target(&self, id: DeviceId) -> Result<(), VolumeError> {
+        match self.replace_target(id).and_then(|target| target.failure()) {
             Some(error) => Err(VolumeError::Device(error)),
             None => Ok(()),
         }
     }
 
-    /// Copies to the twin what device `id` has of `units`. Units follow each
-    /// other without gaps within one chunk; of a chunk with parity they are
-    /// whole rows. `verify` is given the index of a unit and its content.
+    /// Copies to the replace target what device `id` has of `units`. Units
+    /// follow each other without gaps within one chunk; of a chunk with parity
+    /// they are whole rows. `verify` is given the index of a unit and its
+    /// content.
     ///
     /// # Errors
-    /// There is no twin, or it failed; [`VolumeError::Unmapped`].
-    pub fn copy_to_twin(
+    /// There is no replace target, or it failed; [`VolumeError::Unmapped`].
+    pub fn copy_to_replace_target(
         &self,
         id: DeviceId,
         units: &[CopyUnit],
         verify: &mut dyn FnMut(usize, &[u8]) -> bool,
     ) -> Result<Copied, VolumeError> {
-        let twin = self.twin(id).ok_or(VolumeError::MissingDevice(id))?;
+        let target = self
+            .replace_target(id)
+            .ok_or(VolumeError::MissingDevice(id))?;
         let map = self.map();
         let mut copied = Copied::default();
         let Some(first) = units.first() else {
@@ -304,11 +317,11 @@ impl LogicalSpace {
         let mut done = 0_usize;
         while let Some(rest) = units.get(done..).filter(|rest| !rest.is_empty()) {
             let count = match has_rows {
-                true => self.copy_row((id, &twin), &map, (done, rest), verify, &mut copied)?,
-                false => self.copy_some((id, &twin), &map, (done, rest), verify, &mut copied)?,
+                true => self.copy_row((id, &target), &map, (done, rest), verify, &mut copied)?,
+                false => self.copy_some((id, &target), &map, (done, rest), verify, &mut copied)?,
             };
             done = done.saturating_add(count);
-            self.check_twin(id)?;
+            self.check_replace_target(id)?;
         }
         Ok(copied)
     }
@@ -317,7 +330,7 @@ impl LogicalSpace {
     /// and returns their number.
     fn copy_some(
         &self,
-        (id, twin): (DeviceId, &Arc<Twin>),
+        (id, target): (DeviceId, &Arc<ReplaceTarget>),
         map: &ChunkMap,
         (before, units): (usize, &[CopyUnit]),
         verify: &mut dyn FnMut(usize, &[u8]) -> bool,
@@ -349,7 +362,7 @@ impl LogicalSpace {
         }
         let mut claims = Claims::default();
         let ranges: Vec<_> = places.iter().map(Place::range).collect();
-        claims.add(twin, &ranges);
+        claims.add(target, &ranges);
         let mut buffer = vec![0; length];
         self.read_units(units, before, &mut buffer, verify, copied);
         for place in places {
@@ -359,7 +372,7 @@ impl LogicalSpace {
                 offset: place.offset,
             };
             check_superblocks(first.at, physical, part.len())?;
-            twin.write(place.offset, &[IoSlice::new(part)]);
+            target.write(place.offset, &[IoSlice::new(part)]);
             copied.bytes = copied.bytes.saturating_add(bytes_of(part.len()));
         }
         Ok(count)
@@ -369,7 +382,7 @@ impl LogicalSpace {
     /// number of `units` in that row.
     fn copy_row(
         &self,
-        (id, twin): (DeviceId, &Arc<Twin>),
+        (id, target): (DeviceId, &Arc<ReplaceTarget>),
         map: &ChunkMap,
         (before, units): (usize, &[CopyUnit]),
         verify: &mut dyn FnMut(usize, &[u8]) -> bool,
@@ -417,7 +430,7 @@ impl LogicalSpace {
             buffer = columns.swap_remove(own);
         }
         check_superblocks(start, *place, buffer.len())?;
-        twin.write(place.offset, &[IoSlice::new(&buffer)]);
+        target.write(place.offset, &[IoSlice::new(&buffer)]);
         copied.bytes = copied.bytes.saturating_add(bytes_of(buffer.len()));
         Ok(count)
     }

@@ -167,9 +167,9 @@ impl Engine {
 
 impl Store {
     /// Looks at the engine in one consistent state; only changes that are made
-    /// beside others ([`crate::beside`]) may come in between. If a node is not
-    /// in memory, it is read without the lock, and `look` is called again. So
-    /// `look` must only read, or change something only at its end.
+    /// beside others ([`crate::leaf_update`]) may come in between. If a node is
+    /// not in memory, it is read without the lock, and `look` is called again.
+    /// So `look` must only read, or change something only at its end.
     ///
     /// # Errors
     /// Those of `look`.

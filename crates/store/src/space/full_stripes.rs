@@ -1,10 +1,10 @@
 //! Block groups with parity, where space is given out by rows.
 //!
-//! A write to a part of a row changes the parity of the whole row. A power cut in
-//! between leaves a parity that does not match. If a device is lost then, other
-//! data of the row are lost with it. So the data of a commit share no row with
-//! anything that is written later: nodes share a row only with nodes of the same
-//! generation, and an extent of data shares its rows with nothing.
+//! A write to a part of a row changes the parity of the whole row. A power cut
+//! in between leaves a parity that does not match. If a device is lost then,
+//! other data of the row are lost with it. So the data of a commit share no row
+//! with anything that is written later: nodes share a row only with nodes of
+//! the same generation, and an extent of data shares its rows with nothing.
 //!
 //! The free part of a partly used row stays unused until all of the row is
 //! free. Only when nothing else is left is it used, in place, as the kernel

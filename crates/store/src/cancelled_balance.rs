@@ -1,12 +1,12 @@
-//! What a balance of the kernel leaves when it is cut off in the middle: trees of
-//! relocation. Each is a second version of a subvolume, and some of its nodes are
-//! copies at other addresses.
+//! What a balance of the kernel leaves when it is cut off in the middle: trees
+//! of relocation. Each is a second version of a subvolume, and some of its
+//! nodes are copies at other addresses.
 //!
-//! Such a tree is a snapshot that nobody sees. At every commit of the kernel its
-//! references are counted as those of any tree, also while nodes of the subvolume
-//! change places with those of the copy. So the tree is dropped, as the kernel
-//! drops the trees of a balance that it cancels. The subvolume keeps the nodes that
-//! it has, and a balance that goes on moves what is left.
+//! Such a tree is a snapshot that nobody sees. At every commit of the kernel
+//! its references are counted as those of any tree, also while nodes of the
+//! subvolume change places with those of the copy. So the tree is dropped, as
+//! the kernel drops the trees of a balance that it cancels. The subvolume keeps
+//! the nodes that it has, and a balance that goes on moves what is left.
 //!
 //! Source: the documentation of back references; volumes of balances that were
 //! cut off and cancelled.
@@ -33,7 +33,7 @@ impl Engine {
     ///
     /// # Errors
     /// Damage, reading.
-    pub fn cut_relocation(&self) -> Result<Option<(Key, RootItem)>, StoreError> {
+    pub fn cancelled_balance(&self) -> Result<Option<(Key, RootItem)>, StoreError> {
         let first = Key::new(TreeId::RELOC.get(), ItemType::ROOT_ITEM, 0);
         let cursor = Cursor::seek_in(self, TreeId::ROOT, &first)?;
         let Some((key, data)) = cursor.item() else {
@@ -48,7 +48,7 @@ impl Engine {
 
     /// Frees about `nodes` nodes of the first such tree.
     fn drop_relocation_step(&mut self, nodes: usize) -> Result<DropProgress, StoreError> {
-        let Some((key, mut item)) = self.cut_relocation()? else {
+        let Some((key, mut item)) = self.cancelled_balance()? else {
             return Ok(DropProgress::Done);
         };
         // In a relocation tree that is not deleted yet, this position says how
@@ -87,8 +87,8 @@ impl Store {
     ///
     /// # Errors
     /// The volume is not writable; no space; damage; reading or writing failed.
-    pub fn drop_cut_relocation(&self) -> Result<bool, StoreError> {
-        if self.look(Engine::cut_relocation)?.is_none() {
+    pub fn drop_cancelled_balance(&self) -> Result<bool, StoreError> {
+        if self.look(Engine::cancelled_balance)?.is_none() {
             return Ok(false);
         }
         tracing::info!("a balance was cut off; what it had not ended is taken back");

@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 
 /// Moves that are only tried and change nothing.
 #[derive(Debug)]
-pub struct Trial<'e> {
+pub struct BalanceEstimate<'e> {
     engine: &'e Engine,
     groups: BlockGroups,
     current: Option<Logical>,
@@ -26,8 +26,8 @@ pub struct Trial<'e> {
 impl Engine {
     /// Begins to try moves.
     #[must_use]
-    pub fn begin_trial(&self) -> Trial<'_> {
-        Trial {
+    pub fn begin_balance_estimate(&self) -> BalanceEstimate<'_> {
+        BalanceEstimate {
             engine: self,
             groups: self.allocation.groups.clone(),
             current: self.allocation.current[0],
@@ -60,7 +60,7 @@ impl Engine {
     }
 }
 
-impl Trial<'_> {
+impl BalanceEstimate<'_> {
     /// Tries to move all data of a block group to free space of other groups,
     /// as a balance would. False if some of it has no place there. A balance
     /// needs a further chunk then.

@@ -1,8 +1,8 @@
 //! Branches that a thread used last, kept for itself.
 //!
 //! Every search of a tree passes its root. If the root had one place for all
-//! threads, each of them would count its use there, and processors would wait for
-//! each other's counts. Here a search writes nothing that threads share.
+//! threads, each of them would count its use there, and processors would wait
+//! for each other's counts. Here a search writes nothing that threads share.
 //!
 //! Only nodes that no longer change are kept. A committed node stays what its
 //! reference says as long as the engine lives, because only a later generation
@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Nodes that a thread keeps at most.
 const PLACES: usize = 32;
-/// The same of a process with less memory than [`LITTLE_MEMORY`]. A server has some
-/// twenty threads, each of which may keep other nodes.
+/// The same of a process with less memory than [`LITTLE_MEMORY`]. A server has
+/// some twenty threads, each of which may keep other nodes.
 const FEW_PLACES: usize = 4;
 const LITTLE_MEMORY: u64 = 512 << 20;
 
@@ -48,7 +48,7 @@ struct Kept {
 }
 
 thread_local! {
-    static NEAR: RefCell<[Option<Kept>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+    static BRANCHES: RefCell<[Option<Kept>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
 }
 
 /// Calls `look` with a committed node and returns its result. `find` gets the
@@ -63,8 +63,8 @@ pub(crate) fn see<R>(
     // above are mixed.
     let mixed = (reference.logical.get() >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let place = (mixed >> 59) as usize % places();
-    NEAR.with_borrow_mut(|near| {
-        let kept = &mut near[place];
+    BRANCHES.with_borrow_mut(|branches| {
+        let kept = &mut branches[place];
         if let Some(kept) = kept
             && kept.engine == engine
             && kept.reference == reference

@@ -18,7 +18,7 @@
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::missing::Tries;
+use crate::node_loading::Tries;
 use crate::reserve::Purpose;
 use butterfs_format::{Key, Logical, TreeId};
 use butterfs_tree::{Edit, ItemChange, TreeError, see_leaf};
@@ -93,7 +93,7 @@ impl Engine {
         if !nodes.all(|(leaf, node)| node.can_take(of(*leaf).map(|(change, _)| change))) {
             return false;
         }
-        self.edits_beside.fetch_add(1, Ordering::Relaxed);
+        self.leaf_updates.fetch_add(1, Ordering::Relaxed);
         for (leaf, node) in leaves.iter().zip(&mut locked) {
             let node = Arc::make_mut(node);
             of(*leaf).for_each(|(change, _)| node.take(change));
@@ -115,14 +115,14 @@ impl Engine {
 
 impl Store {
     /// Makes the changes of items of `tree` that `plan` names, beside other
-    /// changes. `plan` only reads. A transaction of `nodes` must have room, as if
-    /// the changes needed one. `finish` gets the rest of the plan after the
+    /// changes. `plan` only reads. A transaction of `nodes` must have room, as
+    /// if the changes needed one. `finish` gets the rest of the plan after the
     /// changes are made and before anything else can happen to them. `None` if
     /// the changes need a transaction; then nothing happened.
     ///
     /// # Errors
     /// Not writable; those of `plan`.
-    pub fn change_beside<P, R, E: From<StoreError>>(
+    pub fn update_leaves<P, R, E: From<StoreError>>(
         &self,
         tree: TreeId,
         (nodes, purpose): (usize, Purpose),

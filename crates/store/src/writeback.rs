@@ -9,7 +9,7 @@
 //! Owns which nodes of the running generation the device has already.
 //!
 //! On a volume with several devices, the commit writes all nodes. A node that
-//! was written early may be written again at its address in the same
+//! the writeback wrote may be written again at its address in the same
 //! generation. If a device falls out in between, it keeps the older node, and
 //! nothing tells the two apart.
 //!
@@ -40,7 +40,7 @@ impl Engine {
     fn unwritten(&self) -> impl Iterator<Item = Logical> {
         self.forest
             .dirty
-            .addresses_of(|node| !self.forest.early.has(node))
+            .addresses_of(|node| !self.forest.written.has(node))
     }
 
     /// Whether more than `most` extents or references wait.
@@ -55,7 +55,7 @@ impl Engine {
 
     /// Brings a piece of what is pending into its trees; true when more is
     /// there.
-    fn apply_early(&mut self) -> Result<bool, StoreError> {
+    fn apply_for_writeback(&mut self) -> Result<bool, StoreError> {
         // Quotas are counted from what is pending at the commit.
         if self.quotas.is_some() || self.reserve(0, Purpose::Shrink).is_err() {
             return Ok(false);
@@ -66,7 +66,7 @@ impl Engine {
         if !more {
             // All data extents are in the extent tree. So no extent whose
             // checksums go into their tree can vanish unnoticed.
-            self.apply_checksums_early()?;
+            self.apply_checksums_for_writeback()?;
         }
         Ok(more)
     }
@@ -105,23 +105,23 @@ impl Engine {
         let mut batch = Vec::with_capacity(addresses.len());
         for logical in addresses {
             let node = self.forest.dirty.get_mut(*logical);
-            if let Some(node) = node.filter(|node| !self.forest.early.has(node)) {
+            if let Some(node) = node.filter(|node| !self.forest.written.has(node)) {
                 checksum.seal_block(Arc::make_mut(node).bytes_mut());
                 batch.push(Arc::clone(node));
                 self.forest
-                    .early
+                    .written
                     .written
                     .insert(*logical, Arc::downgrade(node));
-                self.forest.early.in_flight.insert(*logical);
+                self.forest.written.in_flight.insert(*logical);
             }
         }
         Ok(batch)
     }
 
     fn end_batch(&mut self) {
-        self.forest.early.in_flight.clear();
+        self.forest.written.in_flight.clear();
         let length = self.node_size() as u64;
-        for logical in std::mem::take(&mut self.forest.early.freed) {
+        for logical in std::mem::take(&mut self.forest.written.freed) {
             self.give_back(logical, length);
         }
     }
@@ -132,7 +132,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::commit`].
-    pub(crate) fn write_early(&self) -> Result<(), StoreError> {
+    pub(crate) fn write_back(&self) -> Result<(), StoreError> {
         self.check_writable()?;
         let mut wrote = false;
         for _ in 0..ROUNDS_MAX {
@@ -142,20 +142,20 @@ impl Store {
                     break;
                 }
             }
-            while self.early_step(|| self.change_writable()?.apply_early())? {}
+            while self.writeback_step(|| self.change_writable()?.apply_for_writeback())? {}
             if self.space.has_several() {
                 break;
             }
             let mut addresses: Vec<Logical> = self.engine.read().unwritten().collect();
             addresses.sort_unstable();
             for addresses in addresses.chunks(BATCH) {
-                self.early_step(|| self.write_batch(addresses))?;
+                self.writeback_step(|| self.write_batch(addresses))?;
             }
             wrote = true;
         }
         if wrote {
             // The commit's own flush then finds little to do.
-            self.early_step(|| self.flush())?;
+            self.writeback_step(|| self.flush())?;
         }
         Ok(())
     }
@@ -163,7 +163,10 @@ impl Store {
     /// Runs a step between two commits. If it fails, no commit follows: such a
     /// commit might publish a half-applied state, or count a lost write as
     /// done.
-    fn early_step<R>(&self, step: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
+    fn writeback_step<R>(
+        &self,
+        step: impl FnOnce() -> Result<R, StoreError>,
+    ) -> Result<R, StoreError> {
         let _no_commit = self.writing_nodes.lock();
         let _watch = self.fail_on_panic();
         self.check_writable()?;

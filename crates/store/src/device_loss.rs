@@ -16,7 +16,7 @@ const FURTHER: u8 = 2;
 
 /// Commits that are still to be made since devices fell out.
 #[derive(Debug)]
-pub(crate) struct FallingOut(Mutex<Owed>);
+pub(crate) struct DeviceLoss(Mutex<Owed>);
 
 #[derive(Debug)]
 struct Owed {
@@ -25,7 +25,7 @@ struct Owed {
     commits: u8,
 }
 
-impl FallingOut {
+impl DeviceLoss {
     /// For a space that was just opened. If devices are missing, the first
     /// commit goes far enough ahead, and no fsync log comes before it.
     pub(crate) fn new(space: &LogicalSpace) -> Self {

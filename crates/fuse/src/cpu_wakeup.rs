@@ -32,8 +32,8 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::thread::CpuSet;
 
-use crate::crowd::Crowd;
-use crate::seat::Placement;
+use crate::caller_count::CallerCount;
+use crate::request_slot::Placement;
 
 /// What is done about CPUs that wake slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,7 +152,7 @@ struct Order {
 
 /// The state of all CPUs of this process.
 #[derive(Debug)]
-pub struct Awake {
+pub struct CpuWakeup {
     wake: Wake,
     origin: Instant,
     /// Wake-ups are slow enough to do something about them.
@@ -166,7 +166,7 @@ pub struct Awake {
     cpus: Vec<Option<Cpu>>,
     /// There are few enough CPUs that they may be occupied.
     are_few: bool,
-    crowd: Crowd,
+    callers: CallerCount,
     /// Nanoseconds that a wake-up took; zero: not measured.
     cost: AtomicU64,
     spent: AtomicU64,
@@ -180,7 +180,7 @@ pub struct Awake {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-impl Awake {
+impl CpuWakeup {
     pub(crate) fn new(wake: Wake) -> Arc<Self> {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
         let own = Placement::own_cpus();
@@ -202,7 +202,7 @@ impl Awake {
             own: set,
             cpus: (0..count).map(cpu).collect(),
             are_few: own.len() <= FEW,
-            crowd: Crowd::default(),
+            callers: CallerCount::default(),
             cost: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -216,7 +216,7 @@ impl Awake {
 
     /// Whether requests of several callers are mixed.
     pub(crate) fn has_several_callers(&self) -> bool {
-        self.crowd.are_several()
+        self.callers.are_several()
     }
 
     /// What waking a thread on another CPU took when that was last measured;
@@ -274,7 +274,7 @@ impl Awake {
         let now = self.now();
         let before = self.last.swap(now, Ordering::Relaxed);
         let since = Duration::from_nanos(now.saturating_sub(before));
-        self.crowd.note(caller, since);
+        self.callers.note(caller, since);
         if self.wake == Wake::Sleep || reads >= BULK {
             return;
         }
@@ -297,7 +297,7 @@ impl Awake {
         }
         state.served.store(now, Ordering::Relaxed);
         state.caller.store(caller, Ordering::Relaxed);
-        if !self.crowd.are_several() {
+        if !self.callers.are_several() {
             self.occupy_but(cpu, caller, now);
         }
     }
@@ -415,7 +415,7 @@ impl Awake {
         }
         match std::thread::Builder::new().name(name).spawn(work) {
             Ok(thread) => threads.push(thread),
-            Err(error) => tracing::debug!(%error, "CPUs are not kept awake"),
+            Err(error) => tracing::debug!(%error, "CPUs are not kept wakeup"),
         }
     }
 
@@ -474,7 +474,7 @@ impl Awake {
             Way::Hold => be_idle_class(),
         };
         if !placement.on(cpu) || !is_yielding {
-            tracing::debug!(cpu, "it is not kept awake");
+            tracing::debug!(cpu, "it is not kept wakeup");
             return;
         }
         let (mut doubles, mut excused) = (0, 0);
@@ -720,27 +720,27 @@ mod tests {
         let own = Placement::own_cpus();
         let [here, there, ..] = own[..] else { return };
         for occupies in [false, true] {
-            let mut awake = Awake::new(Wake::Poll);
-            Arc::get_mut(&mut awake).unwrap().are_few = occupies;
+            let mut wakeup = CpuWakeup::new(Wake::Poll);
+            Arc::get_mut(&mut wakeup).unwrap().are_few = occupies;
             let kept = if occupies { there } else { here };
             let is_awake = |cpu: usize| {
-                let state = awake.cpus[cpu].as_ref().unwrap();
+                let state = wakeup.cpus[cpu].as_ref().unwrap();
                 let ways = [&state.occupier, &state.holder];
                 ways.iter().any(|way| way.runs.load(Ordering::SeqCst))
             };
-            awake.serves(here, 7, 0);
+            wakeup.serves(here, 7, 0);
             assert!(!is_awake(kept), "one request is no flow");
             let begun = Instant::now();
             while !is_awake(kept) {
                 assert!(begun.elapsed() < Duration::from_secs(10), "a flow does it");
-                awake.serves(here, 7, 0);
+                wakeup.serves(here, 7, 0);
             }
             assert_eq!(is_awake(here), !occupies);
             while is_awake(kept) {
                 assert!(begun.elapsed() < Duration::from_secs(20), "it sleeps again");
                 std::thread::sleep(Duration::from_millis(1));
             }
-            awake.stop();
+            wakeup.stop();
         }
     }
 
@@ -748,17 +748,17 @@ mod tests {
     fn cpus_that_serve_several_callers_are_not_occupied() {
         let own = Placement::own_cpus();
         let [here, there, ..] = own[..] else { return };
-        let mut awake = Awake::new(Wake::Sleep);
-        let inner = Arc::get_mut(&mut awake).unwrap();
+        let mut wakeup = CpuWakeup::new(Wake::Sleep);
+        let inner = Arc::get_mut(&mut wakeup).unwrap();
         inner.are_few = true;
         let served = |cpu: usize, caller: u32, now: u64| {
-            let state = awake.cpus[cpu].as_ref().unwrap();
+            let state = wakeup.cpus[cpu].as_ref().unwrap();
             state.served.store(now, Ordering::Relaxed);
             state.caller.store(caller, Ordering::Relaxed);
         };
         let occupies = |cpu: usize, now: u64| {
-            awake.occupy_but(here, 7, now);
-            let state = awake.cpus[cpu].as_ref().unwrap();
+            wakeup.occupy_but(here, 7, now);
+            let state = wakeup.cpus[cpu].as_ref().unwrap();
             state.occupier.told.load(Ordering::Relaxed) == now
         };
         const MILLI: u64 = 1_000_000;
@@ -775,18 +775,18 @@ mod tests {
             occupies(there, 3 * MILLI + 10),
             "the caller came from there"
         );
-        awake.stop();
+        wakeup.stop();
     }
 
     #[test]
     fn what_shall_sleep_is_left_alone() {
-        let awake = Awake::new(Wake::Sleep);
-        awake.start();
+        let wakeup = CpuWakeup::new(Wake::Sleep);
+        wakeup.start();
         for _ in 0..100 {
-            awake.serves(0, 7, 0);
+            wakeup.serves(0, 7, 0);
         }
-        assert!(awake.threads.lock().is_empty());
-        assert_eq!(awake.cost(), None);
-        awake.stop();
+        assert!(wakeup.threads.lock().is_empty());
+        assert_eq!(wakeup.cost(), None);
+        wakeup.stop();
     }
 }

@@ -23,13 +23,13 @@ const MAX: u32 = 64;
 
 /// What is known of the callers of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Crowd {
+pub(crate) struct CallerCount {
     last: AtomicU32,
     sum: AtomicU32,
     several: AtomicBool,
 }
 
-impl Crowd {
+impl CallerCount {
     /// A request of the thread `caller` came, this long after the previous one.
     /// Zero is the kernel itself and is ignored. Races with other threads only
     /// cost accuracy.
@@ -71,11 +71,11 @@ mod tests {
 
     const AT_ONCE: Duration = Duration::from_micros(10);
 
-    fn after(callers: impl IntoIterator<Item = u32>) -> Crowd {
-        let crowd = Crowd::default();
+    fn after(callers: impl IntoIterator<Item = u32>) -> CallerCount {
+        let count = CallerCount::default();
         let callers = callers.into_iter();
-        callers.for_each(|caller| crowd.note(caller, AT_ONCE));
-        crowd
+        callers.for_each(|caller| count.note(caller, AT_ONCE));
+        count
     }
 
     #[test]
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn callers_that_follow_each_other_are_not() {
         assert!(!after((0..900).map(|_| 7)).are_several(), "one");
-        let loop_of_a_shell = Crowd::default();
+        let loop_of_a_shell = CallerCount::default();
         for n in 0..900 {
             // Two requests of each process.
             let begins = Duration::from_millis(if n % 2 == 0 { 1 } else { 0 });
@@ -103,8 +103,8 @@ mod tests {
 
     #[test]
     fn one_that_goes_on_alone_is_one_again() {
-        let crowd = after((0..400).map(|n| 7 + n % 2));
-        (0..=MAX).for_each(|_| crowd.note(7, AT_ONCE));
-        assert!(!crowd.are_several());
+        let count = after((0..400).map(|n| 7 + n % 2));
+        (0..=MAX).for_each(|_| count.note(7, AT_ONCE));
+        assert!(!count.are_several());
     }
 }

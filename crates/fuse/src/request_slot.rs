@@ -1,8 +1,8 @@
 //! A thread's right to take requests, the CPU on which it runs, and how it
 //! gives both up while it waits.
 //!
-//! Owns no thread. The owner of the threads decides what becomes of a seat that
-//! was left.
+//! Owns no thread. The owner of the threads decides what becomes of a request
+//! slot that was left.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::thread::CpuSet;
 
-/// Where a seat goes when its thread leaves it.
-pub(crate) trait Bench: Send + Sync {
+/// Where a request slot goes when its thread leaves it.
+pub(crate) trait SlotOwner: Send + Sync {
     fn vacate(&self, index: usize);
 }
 
 /// One thread's right to take requests; held or not.
-pub(crate) struct Seat {
-    bench: Arc<dyn Bench>,
+pub(crate) struct RequestSlot {
+    owner: Arc<dyn SlotOwner>,
     index: Cell<Option<usize>>,
     placement: Arc<Placement>,
 }
 
 thread_local! {
-    static MINE: RefCell<Option<Rc<Seat>>> = const { RefCell::new(None) };
+    static MINE: RefCell<Option<Rc<RequestSlot>>> = const { RefCell::new(None) };
 }
 
 /// Lets another thread serve requests while this one waits: for a device, a
@@ -35,45 +35,45 @@ thread_local! {
 /// them.
 pub fn about_to_wait() {
     MINE.with_borrow(|mine| {
-        if let Some(seat) = mine {
-            seat.leave();
+        if let Some(slot) = mine {
+            slot.leave();
         }
     });
 }
 
-impl Seat {
-    /// This thread's seat, which is not held yet.
-    pub(crate) fn of(bench: Arc<dyn Bench>) -> Rc<Self> {
-        let seat = Rc::new(Self {
-            bench,
+impl RequestSlot {
+    /// This thread's request slot, which is not held yet.
+    pub(crate) fn of(owner: Arc<dyn SlotOwner>) -> Rc<Self> {
+        let slot = Rc::new(Self {
+            owner,
             index: Cell::new(None),
             placement: Arc::default(),
         });
-        MINE.set(Some(Rc::clone(&seat)));
-        seat
+        MINE.set(Some(Rc::clone(&slot)));
+        slot
     }
 
-    /// Which seat is held.
+    /// Which request slot is held.
     pub(crate) fn index(&self) -> Option<usize> {
         self.index.get()
     }
 
-    /// Holds the seat of that number.
+    /// Holds the request slot of that number.
     pub(crate) fn take(&self, index: usize) {
         self.index.set(Some(index));
         self.placement.may_keep();
     }
 
-    /// Gives the seat to another thread, and runs on any CPU from now on,
-    /// because what follows takes long and threads that it starts run where
-    /// this one may. No effect if the seat is not held.
+    /// Gives the request slot to another thread, and runs on any CPU from now
+    /// on, because what follows takes long and threads that it starts run where
+    /// this one may. No effect if the request slot is not held.
     pub(crate) fn leave(&self) {
         if let Some(index) = self.give_back() {
-            self.bench.vacate(index);
+            self.owner.vacate(index);
         }
     }
 
-    /// As `leave`, for a thread whose seat goes to nobody.
+    /// As `leave`, for a thread whose request slot goes to nobody.
     pub(crate) fn give_back(&self) -> Option<usize> {
         let index = self.index.take()?;
         self.placement.stay_anywhere();
@@ -86,7 +86,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         // A thread that still wants to move this one must not move another
         // thread that gets its number.
@@ -94,9 +94,9 @@ impl Drop for Seat {
     }
 }
 
-impl std::fmt::Debug for Seat {
+impl std::fmt::Debug for RequestSlot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat")
+        f.debug_struct("RequestSlot")
             .field("index", &self.index)
             .field("placement", &self.placement)
             .finish_non_exhaustive()

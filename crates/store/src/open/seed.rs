@@ -1,9 +1,9 @@
 //! A new volume that grows from another one, its seed.
 //!
-//! The trees of the seed are those of the new volume, too, until it changes them;
-//! what changes goes to the new device. Nothing is written to the seed. The new
-//! device gets a superblock as the very last step, so a crash before that leaves
-//! no volume on it, and the seed as it was.
+//! The trees of the seed are those of the new volume, too, until it changes
+//! them; what changes goes to the new device. Nothing is written to the seed.
+//! The new device gets a superblock as the very last step, so a crash before
+//! that leaves no volume on it, and the seed as it was.
 
 use super::features::check_features;
 use super::load::{load_by_roots, store_of};
@@ -34,7 +34,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open_all`]; the volume on `seeds` is no seed, or has a fsync
     /// log that waits; the device is too small; no space; reading, writing.
-    pub fn sprout(
+    pub fn grow_from_seed(
         seeds: Vec<Arc<dyn BlockDevice>>,
         device: Arc<dyn BlockDevice>,
         options: &OpenOptions,
@@ -73,7 +73,7 @@ impl Store {
         item.fsid = superblock.fsid;
         superblock.device = item.clone();
         check_features(&superblock, options)?;
-        members.sprout(device, superblock.clone());
+        members.grow_from_seed(device, superblock.clone());
         let mut engine = load_by_roots(&mut members, &superblock, options)?;
         // A free-space tree that is not valid is made anew when the volume is
         // opened the next time.
