@@ -402,7 +402,7 @@ pub(crate) fn check_link_room(
 
 /// The change that adds the inode's side of its first name.
 pub(crate) fn first_link_change(engine: &Engine, inode: InodeId, link: &Link) -> ItemChange {
-    engine.note_first_name(inode);
+    engine.log().note_first_name(inode);
     let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
     let entry = RefEntry {
         index: link.index,
@@ -413,7 +413,7 @@ pub(crate) fn first_link_change(engine: &Engine, inode: InodeId, link: &Link) ->
 
 /// Adds the inode's side of a name.
 pub(crate) fn add_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Result<(), FsError> {
-    engine.note_names(inode);
+    engine.log().note_names(inode);
     let room = Node::item_data_max(engine.node_size());
     let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
     let entry = RefEntry {
@@ -489,7 +489,7 @@ pub(crate) fn find_link(
 
 /// Removes the inode's side of a name.
 pub(crate) fn remove_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Result<(), FsError> {
-    engine.note_names(inode);
+    engine.log().note_names(inode);
     let bad = |error| FsError::bad_item(inode, "name", &error);
     let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
     let mut editor = Editor::new(engine, inode.tree);

@@ -290,7 +290,7 @@ pub(crate) fn item_change(
     state.item.transid = engine.generation();
     let mut item = state.item.clone();
     item.size = state.disk_size;
-    engine.note_inode(id);
+    engine.log().note_inode(id);
     ItemChange::new(edit, item_key(id), item.encode())
 }
 

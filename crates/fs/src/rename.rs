@@ -153,7 +153,7 @@ impl Filesystem {
             let directory = |target: Target| target.kind == FileType::Directory;
             if directory(source) || target.is_some_and(directory) {
                 // Files below it were promised at the new paths.
-                engine.give_up_log();
+                engine.log_mut().give_up();
             }
             let together = from.dir == to.dir;
             if !source.subvolume {
@@ -248,13 +248,16 @@ impl Filesystem {
 /// next fsync removes the inode that loses a name from the log. So the log must
 /// have the current state of the inode that gets the name.
 fn keep_logged_name(engine: &mut Engine, source: InodeId, target: InodeId, mode: RenameMode) {
-    let (old, new) = (engine.is_in_log(target), engine.is_in_log(source));
+    let (old, new) = (
+        engine.log().has_inode(target),
+        engine.log().has_inode(source),
+    );
     let is_lost = match mode {
         RenameMode::Exchange => old != new,
-        _ => old && !(new && engine.changed_since_log(source).is_none()),
+        _ => old && !(new && engine.log().changes_of(source).is_none()),
     };
     if is_lost {
-        engine.give_up_log();
+        engine.log_mut().give_up();
     }
 }
 

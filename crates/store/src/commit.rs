@@ -83,7 +83,7 @@ impl Engine {
             return Err(StoreError::Internal(reason));
         }
         self.update_superblock()?;
-        self.publication.log_writing = self.end_log();
+        self.log.end();
         self.verify_space_of(self.forest.dirty.addresses())?;
         Ok(self.freeze())
     }
@@ -262,8 +262,7 @@ impl Engine {
         }
         self.acknowledged.commits.fetch_add(1, Ordering::SeqCst);
         self.pending.lost_writing.clear();
-        let log = std::mem::take(&mut self.publication.log_writing);
-        self.free_log_space(log);
+        self.free_log_space();
         let freed: Vec<_> = std::mem::take(&mut self.allocation.pinned_writing)
             .iter()
             .collect();

@@ -12,6 +12,7 @@ use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome};
 use crate::forest::Forest;
 use crate::forest::OnMissing;
+use crate::fsync_log::FsyncLog;
 use crate::inject;
 use crate::item_fault::ItemFault;
 use crate::pending::Pending;
@@ -58,8 +59,10 @@ pub struct Engine {
     pub(crate) allocation: Allocation,
     /// Changes that wait for their trees.
     pub(crate) pending: Pending,
-    /// Superblocks, devices and the fsync log.
+    /// Superblocks and devices.
     pub(crate) publication: Publication,
+    /// The fsync log.
+    pub(crate) log: FsyncLog,
     /// How many users keep each subvolume as it is.
     pub(crate) kept_trees: FxHashMap<TreeId, usize>,
     /// Data that wait in memory.
@@ -130,6 +133,17 @@ impl Engine {
     #[must_use]
     pub const fn space(&self) -> &Arc<LogicalSpace> {
         &self.space
+    }
+
+    /// The fsync log.
+    #[must_use]
+    pub const fn log(&self) -> &FsyncLog {
+        &self.log
+    }
+
+    /// The fsync log, to change.
+    pub const fn log_mut(&mut self) -> &mut FsyncLog {
+        &mut self.log
     }
 
     /// Bytes of nodes changed in the running generation.

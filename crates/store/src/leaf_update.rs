@@ -133,7 +133,7 @@ impl Store {
         let engine = self.read();
         self.check_writable()?;
         let is_full = || engine.room_for(nodes, purpose).is_err();
-        if engine.publication.log_waits || self.is_commit_due(&engine) || is_full() {
+        if engine.log.waits() || self.is_commit_due(&engine) || is_full() {
             return Ok(None);
         }
         let mut tries = Tries::default();

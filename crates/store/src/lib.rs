@@ -17,7 +17,6 @@ mod balance_item;
 mod branch_cache;
 mod cache;
 mod cancelled_balance;
-mod changed_inodes;
 mod changed_nodes;
 mod checksums;
 mod chunks;
@@ -35,7 +34,6 @@ mod exclusive;
 mod exclusive_kind;
 mod extent;
 mod forest;
-mod fsync_group;
 mod fsync_log;
 #[cfg(feature = "inject")]
 pub mod inject;
@@ -43,7 +41,6 @@ pub mod inject;
 mod inject;
 mod item_fault;
 mod leaf_update;
-mod log;
 mod lost_refs;
 mod membership_fault;
 mod memory_shares;
@@ -95,11 +92,12 @@ pub use engine_lock::{LockWaits, Reading};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use exclusive::Exclusive;
 pub use exclusive_kind::ExclusiveKind;
-pub use fsync_group::Arrival;
+pub use fsync_log::FsyncLog;
 pub use fsync_log::GivenName;
 pub use fsync_log::LogTicket;
+pub use fsync_log::group::Arrival;
+pub use fsync_log::trees::LogEditor;
 pub use item_fault::ItemFault;
-pub use log::LogEditor;
 pub use lost_refs::DataOwner;
 pub use membership_fault::MembershipFault;
 pub use memory_shares::MemoryShares;
@@ -107,7 +105,8 @@ pub use node_loading::Tries;
 pub use open::member_fault::MemberFault;
 pub use open::older_copy::OlderCopy;
 pub use open::options::{
-    Degraded, FreeSpace, LogPolicy, OnReplacement, OnShortDevice, OpenOptions, Roots, States,
+    Barriers, Degraded, Discard, FreeSpace, LogPolicy, OnReplacement, OnShortDevice, OpenOptions,
+    Roots, States,
 };
 pub use open::space_fault::SpaceFault;
 pub use open::superblocks::{FoundSuperblock, read_superblock};
@@ -131,7 +130,7 @@ pub use scrub::{
 pub use space::balance_estimate::BalanceEstimate;
 pub use space::block_group::BlockGroup;
 pub use space::kind::SpaceKind;
-pub use store::{Barriers, Discard, Store};
+pub use store::Store;
 pub use subvolume::{KeptTree, TreeAccess};
 pub use time::now;
 pub use transaction::{FailOnPanic, Transaction};

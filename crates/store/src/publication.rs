@@ -1,8 +1,6 @@
 //! What makes a generation durable: superblocks, what they say of the devices,
 //! and the fsync log.
 
-use crate::fsync_log::FsyncLog;
-use crate::fsync_log::LogSpace;
 use butterfs_format::DeviceId;
 use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::Superblock;
@@ -31,12 +29,6 @@ pub(crate) struct Publication {
     pub(crate) durable_devices: DeviceItems,
     /// Backup root that the next commit overwrites.
     pub(crate) backup_slot: usize,
-    /// The fsync log of the running generation.
-    pub(crate) log: FsyncLog,
-    /// Space of the log of the generation that is being published.
-    pub(crate) log_writing: LogSpace,
-    /// A log of an earlier run waits for its replay.
-    pub(crate) log_waits: bool,
     /// Error counters as the device tree has them.
     pub(crate) stats: StatsOfDevices,
 }
@@ -55,9 +47,6 @@ impl Publication {
             devices: DeviceItems::default(),
             durable_devices: DeviceItems::default(),
             backup_slot: newest.map_or(0, |slot| (slot + 1) % slots),
-            log: FsyncLog::default(),
-            log_writing: LogSpace::default(),
-            log_waits: superblock.log_root.get() != 0,
             stats: StatsOfDevices::default(),
             superblock,
         }

@@ -4,9 +4,10 @@ use crate::Store;
 use crate::commit::PreparedCommit;
 use crate::devices::{Copies, Durable, write_superblocks};
 use crate::error::StoreError;
-use crate::fsync_group::Arrival;
 use crate::fsync_log::LogTicket;
-use crate::log::{self, Batch};
+use crate::fsync_log::PreparedLog;
+use crate::fsync_log::batch::Batch;
+use crate::fsync_log::group::Arrival;
 use crate::publication::DeviceItems;
 use crate::transaction::FailOnPanic;
 use crate::{Barriers, Discard, now};
@@ -43,10 +44,10 @@ impl Store {
     pub fn zero_log(&self) -> Result<bool, StoreError> {
         let _one_at_a_time = self.committing.lock();
         let mut engine = self.change_writable()?;
-        if !engine.publication.log_waits {
+        if !engine.log.waits() {
             return Ok(false);
         }
-        engine.publication.log_waits = false;
+        engine.log.stop_waiting();
         for superblock in [0, 1] {
             let target = match superblock {
                 0 => &mut engine.publication.superblock,
@@ -108,7 +109,7 @@ impl Store {
     pub(crate) fn commit_once(&self, between: Between<'_>) -> Result<Generation, StoreError> {
         let prepared = {
             let mut engine = self.change_writable()?;
-            if engine.publication.log_waits {
+            if engine.log.waits() {
                 return Err(StoreError::LogWaits);
             }
             if self.device_loss.is_recent(&self.space) {
@@ -312,7 +313,7 @@ impl Store {
         }
     }
 
-    fn publish_log(&self, prepared: log::PreparedLog) -> Result<(), StoreError> {
+    fn publish_log(&self, prepared: PreparedLog) -> Result<(), StoreError> {
         self.write_nodes(&prepared.nodes)?;
         self.flush()?;
         if self.device_loss.is_recent(&self.space) {
@@ -320,7 +321,7 @@ impl Store {
             // may have blocks of an older log, which look valid because their
             // generation is the same. So no superblock names these blocks, and
             // a commit follows.
-            self.change().log_unpublished(prepared);
+            self.change().log.unpublished(prepared);
             return Ok(());
         }
         // The new superblock differs from the durable one only in its first
@@ -332,7 +333,7 @@ impl Store {
             // The device that fell out may still name the previous log, and
             // after a crash it may speak for the volume.
             engine.publication.durable = prepared.superblock.clone();
-            engine.log_unpublished(prepared);
+            engine.log.unpublished(prepared);
         } else {
             let batch = engine.log_published(prepared);
             self.fsyncs.batch_is_durable(batch);

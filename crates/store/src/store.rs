@@ -4,7 +4,8 @@ use crate::address_locks::Addresses;
 use crate::device_loss::DeviceLoss;
 use crate::engine_lock::{EngineLock, LockWaits, Reading};
 use crate::exclusive_kind::ExclusiveKind;
-use crate::fsync_group::FsyncGroup;
+use crate::fsync_log::group::FsyncGroup;
+use crate::open::options::{Barriers, Discard};
 use butterfs_device::{Access, BlockDevice};
 use butterfs_format::{DeviceId, DeviceOffset};
 use butterfs_tree::VolumeIdentity;
@@ -29,9 +30,9 @@ pub struct Store {
     /// Operations that use addresses of data.
     pub(crate) addresses: Addresses,
     pub(crate) fsyncs: FsyncGroup,
-    /// ViewPins while superblocks are written.
+    /// Held while superblocks are written.
     pub(crate) committing: Mutex<()>,
-    /// ViewPins while nodes of generations are written. Taken before
+    /// Held while nodes of generations are written. Taken before
     /// `committing`, so that no fsync waits for a thread that waits until nodes
     /// are written.
     pub(crate) writing_nodes: Mutex<()>,
@@ -55,26 +56,6 @@ pub struct Store {
     pub(crate) unequal_copies: Mutex<Option<BTreeMap<DeviceId, DeviceOffset>>>,
     /// The volume is just being made: no superblock says yet that there is one.
     pub(crate) nascent: AtomicBool,
-}
-
-/// Whether a commit flushes the devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Barriers {
-    /// It does.
-    #[default]
-    On,
-    /// A commit does not flush: a power cut can lose the volume.
-    UnsafeOff,
-}
-
-/// Whether freed space is discarded on the devices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Discard {
-    /// It is not.
-    #[default]
-    Off,
-    /// It is, after each commit.
-    On,
 }
 
 impl Store {

@@ -192,7 +192,7 @@ impl Store {
     pub fn begin(&self, nodes: usize, purpose: Purpose) -> Result<Transaction<'_>, StoreError> {
         for attempt in 0..2 {
             let engine = self.change_writable()?;
-            if engine.publication.log_waits {
+            if engine.log.waits() {
                 return Err(StoreError::LogWaits);
             }
             if !self.is_commit_due(&engine) {
@@ -254,7 +254,7 @@ impl Store {
         purpose: Purpose,
     ) -> Result<Transaction<'_>, StoreError> {
         let mut engine = self.change_writable()?;
-        if engine.publication.log_waits {
+        if engine.log.waits() {
             return Err(StoreError::LogWaits);
         }
         if engine.crowding() != Crowding::Roomy || engine.reserve(nodes, purpose).is_err() {

@@ -24,8 +24,6 @@ use butterfs_format::Logical;
 use butterfs_tree::Node;
 use std::sync::Arc;
 
-/// Changed nodes that a commit may write itself, by default.
-pub(crate) const LEFT_TO_COMMIT: usize = 128;
 /// Nodes written at a time.
 const BATCH: usize = 256;
 /// About this many references have their pending changes applied at a time.
@@ -138,7 +136,7 @@ impl Store {
         for _ in 0..ROUNDS_MAX {
             {
                 let engine = self.engine.read();
-                if engine.publication.log_waits || engine.is_nearly_written(self.left_to_commit) {
+                if engine.log.waits() || engine.is_nearly_written(self.left_to_commit) {
                     break;
                 }
             }

@@ -247,7 +247,7 @@ fn drop_part(
     let at = key(id, extent.start);
     let place = match &extent.body {
         Body::Inline(_) => {
-            engine.note_extents(id, 0..engine.sector_size());
+            engine.log().note_extents(id, 0..engine.sector_size());
             state.item.nbytes = state.item.nbytes.saturating_sub(extent.ram_bytes);
             Editor::new(engine, id.tree).remove(&at)?;
             return Ok(());
@@ -257,7 +257,7 @@ fn drop_part(
     let real = place.disk.get() != 0;
     let (start, end) = (extent.start, extent.end());
     let cut = range.start.max(start)..range.end.min(end);
-    engine.note_extents(id, cut.clone());
+    engine.log().note_extents(id, cut.clone());
     if real {
         let bytes = cut.end - cut.start;
         state.item.nbytes = state.item.nbytes.saturating_sub(bytes);
@@ -357,7 +357,9 @@ pub(crate) fn insert(
     };
     butterfs_tree::insert(engine, id.tree, &key(id, new.start), &item.encode())?;
     note_compression(engine, new.compression);
-    engine.note_extents(id, new.start..new.start + new.place.length);
+    engine
+        .log()
+        .note_extents(id, new.start..new.start + new.place.length);
     if new.place.disk.get() != 0 {
         state.item.nbytes += new.place.length;
     }
@@ -425,7 +427,7 @@ pub(crate) fn fill_holes(
     let sector = engine.sector_size();
     let grown = range.start.max(state.disk_size.next_multiple_of(sector))..range.end;
     if !grown.is_empty() {
-        engine.note_extents(id, grown);
+        engine.log().note_extents(id, grown);
     }
     if engine.superblock().has_no_holes() || range.is_empty() {
         return Ok(());

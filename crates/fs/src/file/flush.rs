@@ -310,7 +310,7 @@ impl Filesystem {
             };
             butterfs_tree::insert(engine, id.tree, &extents::key(id, 0), &item.encode())?;
             note_compression(engine, algorithm);
-            engine.note_extents(id, 0..sector);
+            engine.log().note_extents(id, 0..sector);
             state.item.nbytes += size;
             state.disk_size = size;
             store_item(engine, id, state)

@@ -456,11 +456,11 @@ fn enter_group(
     }
     let mut rest = outputs;
     for ((id, _), kept) in files.iter().zip(kept) {
-        engine.note_inode(*id);
+        engine.log().note_inode(*id);
         let count = match kept {
             Kept::Inline { compression, .. } => {
                 note_compression(engine, *compression);
-                engine.note_extents(*id, 0..sector);
+                engine.log().note_extents(*id, 0..sector);
                 continue;
             }
             Kept::Extents(count) => count,
@@ -470,7 +470,9 @@ fn enter_group(
         for output in own {
             let place = place_of(output)?;
             note_compression(engine, output.compression);
-            engine.note_extents(*id, output.start..output.start + output.length);
+            engine
+                .log()
+                .note_extents(*id, output.start..output.start + output.length);
             let extent = DataExtent {
                 logical: place.disk,
                 length: place.disk_length,

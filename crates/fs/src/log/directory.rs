@@ -78,7 +78,7 @@ impl Filesystem {
                 Err(StoreError::NoSpace) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
-            if engine.changed_since_log(dir).is_none() {
+            if engine.log().changes_of(dir).is_none() {
                 return Ok(Some(engine.log_ticket()));
             }
             if !self.options.log_fsync || !engine.can_log() {
@@ -115,7 +115,11 @@ fn changes(engine: &Engine, dir: InodeId) -> Result<Option<Changes>, FsError> {
     };
     let same = |old: u64| old == item.generation.get();
     let is_known = names::committed_generation(engine, root, dir)?.is_some_and(same);
-    if !is_known || item.mode & S_IFMT != S_IFDIR || item.nlink == 0 || engine.names_changed(dir) {
+    if !is_known
+        || item.mode & S_IFMT != S_IFDIR
+        || item.nlink == 0
+        || engine.log().names_changed(dir)
+    {
         return Ok(None);
     }
     let entry = |data: &[u8]| match DirEntries::new(data).next() {
@@ -190,7 +194,7 @@ fn log(engine: &mut Engine, dir: InodeId, changes: &Changes) -> Result<Said, FsE
     }
     for file in &changes.files {
         // What the log has already has its right names now.
-        if !engine.is_in_log(*file) && log_file(engine, *file, dir)? == Said::NotAll {
+        if !engine.log().has_inode(*file) && log_file(engine, *file, dir)? == Said::NotAll {
             return Ok(Said::NotAll);
         }
     }
@@ -207,7 +211,7 @@ fn log(engine: &mut Engine, dir: InodeId, changes: &Changes) -> Result<Said, FsE
         let key = Key::new(dir.number.get(), ItemType::DIR_LOG_INDEX, *index);
         log.replace(&key, &DirLogItem { end: *index }.encode())?;
     }
-    engine.note_logged(dir);
-    engine.note_names_said();
+    engine.log_mut().note_logged(dir);
+    engine.log_mut().note_names_said();
     Ok(Said::All)
 }

@@ -34,13 +34,13 @@ pub(super) enum Known {
 
 /// Where a file that lost its last name still has one.
 pub(super) fn known_by(engine: &Engine, id: InodeId) -> Result<Known, FsError> {
-    if !engine.names_changed(id) {
+    if !engine.log().names_changed(id) {
         return Ok(Known::Nobody);
     }
     if is_committed(engine, id)? {
         return Ok(Known::Commit);
     }
-    Ok(match engine.is_in_log(id) {
+    Ok(match engine.log().has_inode(id) {
         true => Known::Log,
         false => Known::Nobody,
     })
@@ -81,7 +81,7 @@ pub(super) fn is_gone(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
 /// The caller will say which names are gone from `dir`, if there is one. An
 /// error leaves the log half edited.
 pub(super) fn bring_up_to_date(engine: &mut Engine, dir: Option<InodeId>) -> Result<Said, FsError> {
-    let stale = engine.take_stale_names();
+    let stale = engine.log_mut().take_stale_names();
     if stale.len() > STALE_MAX {
         return Ok(Said::NotAll);
     }
@@ -97,7 +97,7 @@ pub(super) fn bring_up_to_date(engine: &mut Engine, dir: Option<InodeId>) -> Res
             Ok(_) => {
                 // If it gets a name again, all of it must be logged.
                 let sector = engine.sector_size();
-                engine.note_extents(id, 0..u64::MAX / sector * sector);
+                engine.log().note_extents(id, 0..u64::MAX / sector * sector);
                 forget(engine, id)?
             }
             Err(FsError::NotFound) => forget(engine, id)?,
@@ -108,7 +108,7 @@ pub(super) fn bring_up_to_date(engine: &mut Engine, dir: Option<InodeId>) -> Res
         }
     }
     // The file of the last commit would get its name back.
-    let is_said = |(parent, name)| dir == Some(parent) || engine.is_name_in_log(parent, name);
+    let is_said = |(parent, name)| dir == Some(parent) || engine.log().has_name(parent, name);
     let mut taken = taken.into_iter();
     Ok(match taken.all(is_said) {
         true => Said::All,
@@ -124,7 +124,7 @@ fn taken_names(engine: &Engine, files: &[InodeId]) -> Result<Vec<(InodeId, Vec<u
         let Some(root) = engine.committed_root(id.tree)? else {
             continue;
         };
-        for given in engine.names_in_log(*id) {
+        for given in engine.log().names_of(*id) {
             if entry_at(engine, root, given.dir, &given.name)?.is_some() {
                 taken.push((given.dir, given.name.clone()));
             }
@@ -212,7 +212,7 @@ pub(super) fn to_log(
     let now = match committed_generation(engine, root, id)? {
         None => dir::links(engine, id)?,
         Some(old) if old != item.generation.get() => return Ok(None),
-        Some(_) if !engine.names_changed(id) => return Ok(Some(Vec::new())),
+        Some(_) if !engine.log().names_changed(id) => return Ok(Some(Vec::new())),
         Some(_) => {
             // A replay gives the file, in each directory for which the log has
             // an item, exactly the names of that item.
@@ -329,7 +329,7 @@ pub(super) fn others_wait(
     engine: &Engine,
     is_said: &dyn Fn(InodeId) -> bool,
 ) -> Result<bool, FsError> {
-    let Some(renamed) = engine.renamed() else {
+    let Some(renamed) = engine.log().renamed() else {
         return Ok(true);
     };
     for id in renamed {

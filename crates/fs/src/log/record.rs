@@ -87,7 +87,7 @@ impl Filesystem {
             Err(StoreError::NoSpace) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        if engine.changed_since_log(id).is_none() {
+        if engine.log().changes_of(id).is_none() {
             return Ok(Some(engine.log_ticket()));
         }
         let item = match load_item(&engine, id) {
@@ -129,7 +129,7 @@ pub(super) fn ticket(
     match said {
         Ok(names::Said::All) => Ok(Some(engine.log_ticket())),
         said => {
-            engine.give_up_log();
+            engine.log_mut().give_up();
             match said {
                 Ok(_) | Err(FsError::Store(StoreError::NoSpace)) => Ok(None),
                 Err(error) => Err(error),
@@ -171,7 +171,7 @@ fn gather(
     let Some(names) = names::to_log(engine, id, &item, root, dir)? else {
         return Ok(None);
     };
-    let mut ranges = engine.changed_since_log(id).unwrap_or_default();
+    let mut ranges = engine.log().changes_of(id).unwrap_or_default();
     if item.flags.contains(InodeFlags::PREALLOC) {
         // A replay cuts the file at its size before it adds extents.
         let sector = engine.sector_size();
@@ -238,7 +238,7 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<names::Sai
             }
         }
     }
-    engine.note_logged(id);
+    engine.log_mut().note_logged(id);
     Ok(names::Said::All)
 }
 

@@ -122,7 +122,7 @@ impl Filesystem {
             engine.remove_uuid(&item.received_uuid, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
             engine.kill_tree(tree)?;
             // A log cannot express that a subvolume is gone.
-            engine.give_up_log();
+            engine.log_mut().give_up();
             touch_directory(engine, parent, state, -name_bytes(name))
         })?;
         drop(state);

@@ -20,7 +20,7 @@ pub(crate) fn take_subvolume(
         return Err(FsError::NotFound);
     }
     // A log cannot express where a subvolume hangs.
-    engine.give_up_log();
+    engine.log_mut().give_up();
     dir::remove_entry(engine, dir, &place.link)?;
     remove_refs(engine, tree, dir.tree)
 }

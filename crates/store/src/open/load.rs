@@ -10,6 +10,7 @@ use crate::chunks::excluded;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::forest::Forest;
+use crate::fsync_log::{FsyncLog, Waiting};
 use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::rescue::NodesPassedOver;
@@ -39,7 +40,7 @@ pub(super) fn store_of(engine: Engine, options: &OpenOptions) -> Store {
         identity,
         reads_outside: AtomicU64::new(0),
         addresses: crate::address_locks::Addresses::default(),
-        fsyncs: crate::fsync_group::FsyncGroup::default(),
+        fsyncs: crate::fsync_log::group::FsyncGroup::default(),
         committing: Mutex::new(()),
         writing_nodes: Mutex::new(()),
         commits_under_way: AtomicUsize::new(0),
@@ -285,6 +286,10 @@ pub(super) fn blank_engine(
             ..Allocation::default()
         },
         pending: Pending::default(),
+        log: FsyncLog::new(match superblock.log_root.get() {
+            0 => Waiting::No,
+            _ => Waiting::Yes,
+        }),
         publication: Publication::new(superblock),
         identity,
         rescue: options.rescue,

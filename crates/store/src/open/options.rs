@@ -2,10 +2,11 @@
 
 use crate::memory_shares::MemoryShares;
 use crate::rescue::Rescue;
-use crate::store::{Barriers, Discard};
-use crate::writeback;
 use butterfs_device::Access;
 use butterfs_format::Generation;
+
+/// Changed nodes that a commit may write itself, by default.
+const LEFT_TO_COMMIT: usize = 128;
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -145,7 +146,27 @@ impl Default for OpenOptions {
             states: States::Usable,
             on_replacement: OnReplacement::Refuse,
             on_short_device: OnShortDevice::Refuse,
-            left_to_commit: writeback::LEFT_TO_COMMIT,
+            left_to_commit: LEFT_TO_COMMIT,
         }
     }
+}
+
+/// Whether a commit flushes the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Barriers {
+    /// It does.
+    #[default]
+    On,
+    /// A commit does not flush: a power cut can lose the volume.
+    UnsafeOff,
+}
+
+/// Whether freed space is discarded on the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discard {
+    /// It is not.
+    #[default]
+    Off,
+    /// It is, after each commit.
+    On,
 }

@@ -50,7 +50,7 @@ impl Engine {
             self.clear_old_cache();
             return Ok(());
         }
-        if self.publication.log_waits {
+        if self.log.waits() {
             return Ok(());
         }
         self.remake_free_space()
