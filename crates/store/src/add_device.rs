@@ -109,7 +109,7 @@ impl Store {
             superblock.num_devices = superblock.num_devices.saturating_add(1);
             superblock.total_bytes = superblock.total_bytes.saturating_add(item.total_bytes);
             engine.publication.superblock_changed = true;
-            engine.allocation.unallocated_cache.forget();
+            engine.space_map.forget_unallocated();
             Arc::make_mut(&mut engine.publication.devices).insert(id, item);
             engine.write_device_item(id)
         });

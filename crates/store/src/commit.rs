@@ -7,14 +7,12 @@
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::publication::DeviceItems;
-use crate::space::block_group::Standing;
 use crate::space::free_space_tree;
 use crate::trees::TreeState;
 use butterfs_format::features::Incompat;
-use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::{BackupRoot, Superblock};
-use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_format::{Generation, Logical, NodeRef, TreeId};
 use butterfs_tree::{Editor, Node};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -44,9 +42,8 @@ impl Engine {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.forest.dirty.is_empty()
-            && self.allocation.orphan_free_space.is_empty()
+            && self.space_map.is_recorded()
             && self.pending.refs.is_empty()
-            && self.allocation.groups.first_new().is_none()
             && !self.forest.trees.any_changed()
             && !self.publication.superblock_changed
             && self.has_written_stats()
@@ -61,7 +58,7 @@ impl Engine {
 
     /// Completes the running generation and begins the next.
     pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
-        if self.allocation.remakes_free_space {
+        if self.space_map.remakes_free_space() {
             return Err(StoreError::Internal(
                 "a commit came before the free-space tree was made anew",
             ));
@@ -84,13 +81,14 @@ impl Engine {
         }
         self.update_superblock()?;
         self.log.end();
-        self.verify_space_of(self.forest.dirty.addresses())?;
+        self.space_map
+            .verify_given_out(self.forest.dirty.addresses(), self.node_size() as u64)?;
         Ok(self.freeze())
     }
 
     /// Takes leftovers without block groups out of the free-space tree, once.
     pub(crate) fn remove_orphan_free_space(&mut self) -> Result<(), StoreError> {
-        for gap in std::mem::take(&mut self.allocation.orphan_free_space) {
+        for gap in self.space_map.take_orphan_free_space() {
             free_space_tree::remove_orphans(self, &gap)?;
         }
         Ok(())
@@ -145,15 +143,7 @@ impl Engine {
     /// Brings the items of changed block groups up to date.
     pub(crate) fn write_group_items(&mut self) -> Result<(), StoreError> {
         let tree = self.group_tree();
-        let mut items: Vec<(Key, BlockGroupItem)> = Vec::new();
-        for start in self.allocation.groups.dirty() {
-            self.allocation.groups.change(start, |group| {
-                if !group.is_new() {
-                    group.dirty = false;
-                    items.push((group.item_key(), group.item()));
-                }
-            });
-        }
+        let items = self.space_map.take_changed_items();
         let mut editor = Editor::new(self, tree);
         for (key, item) in items {
             editor.replace(&key, &item.encode())?;
@@ -176,8 +166,8 @@ impl Engine {
     fn update_superblock(&mut self) -> Result<(), StoreError> {
         let root = self.root_now(TreeId::ROOT);
         let chunk = self.root_now(TreeId::CHUNK);
-        self.allocation.groups.verify()?;
-        let used = self.allocation.groups.applied();
+        self.space_map.groups().verify()?;
+        let used = self.space_map.groups().applied();
         let generation = self.generation;
         let backup = BackupRoot {
             tree_root: root,
@@ -190,7 +180,7 @@ impl Engine {
             bytes_used: used,
             num_devices: self.publication.superblock.num_devices,
         };
-        let system: Vec<_> = self.system_chunks();
+        let system: Vec<_> = self.space_map.system_chunks();
         let superblock = &mut self.publication.superblock;
         if superblock.node_size > PAGE {
             // As the kernel does when it mounts such a volume.
@@ -218,15 +208,9 @@ impl Engine {
 
     fn freeze(&mut self) -> PreparedCommit {
         let checksum = self.identity.checksum;
-        debug_assert!(self.forest.writing.is_empty() && self.allocation.pinned_writing.is_empty());
+        debug_assert!(self.forest.writing.is_empty());
         self.forest.writing = std::mem::take(&mut self.forest.dirty);
-        self.leave_rows();
         self.forest.frozen.clear();
-        for start in self.allocation.groups.uncommitted() {
-            self.allocation
-                .groups
-                .change(start, |group| group.standing = Standing::Committed);
-        }
         self.follow_quotas();
         let mut nodes = Vec::with_capacity(self.forest.writing.len());
         let written = std::mem::take(&mut self.forest.written);
@@ -242,7 +226,7 @@ impl Engine {
         }
         self.pending.checksums.forget_applied();
         nodes.sort_unstable_by_key(|node| node.logical());
-        self.allocation.pinned_writing = std::mem::take(&mut self.allocation.pinned);
+        self.space_map.end_generation();
         self.pending.lost_writing = std::mem::take(&mut self.pending.lost);
         let generation = self.generation;
         self.generation = Generation(generation.get() + 1);
@@ -263,25 +247,6 @@ impl Engine {
         self.acknowledged.commits.fetch_add(1, Ordering::SeqCst);
         self.pending.lost_writing.clear();
         self.free_log_space();
-        let freed: Vec<_> = std::mem::take(&mut self.allocation.pinned_writing)
-            .iter()
-            .collect();
-        self.unpin(&freed);
-    }
-}
-
-impl crate::space::block_group::BlockGroup {
-    /// Key of its item.
-    pub(crate) fn item_key(&self) -> Key {
-        Key::new(self.start.get(), ItemType::BLOCK_GROUP_ITEM, self.length)
-    }
-
-    /// Its item.
-    pub(crate) fn item(&self) -> BlockGroupItem {
-        BlockGroupItem {
-            used: self.used,
-            chunk_objectid: butterfs_format::item::block_group::CHUNK_OBJECTID,
-            flags: self.flags,
-        }
+        self.space_map.unpin_published();
     }
 }

@@ -159,7 +159,7 @@ impl Engine {
     ) -> Result<bool, StoreError> {
         let by = owner.backref();
         // Relocation copies it: the copy would lack what is written to it now.
-        if self.is_being_relocated(extent.logical) {
+        if self.space_map.is_being_relocated(extent.logical) {
             return Ok(false);
         }
         for lost in [&self.pending.lost, &self.pending.lost_writing] {

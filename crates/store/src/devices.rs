@@ -127,7 +127,7 @@ impl Engine {
     /// Whether what is at an address may be written over: not on a seed.
     #[must_use]
     pub fn may_be_written(&self, at: Logical) -> bool {
-        let chunk = self.allocation.chunks.range(..=at).next_back();
+        let chunk = self.space_map.chunk_before(at);
         chunk.is_none_or(|(_, chunk)| !self.lies_on_seed(chunk))
     }
 
@@ -151,7 +151,7 @@ impl Engine {
             .map(|facts| (facts.id, facts))
             .collect();
         let mut shares: BTreeMap<(DeviceId, u64), u64> = BTreeMap::new();
-        for chunk in self.allocation.chunks.values() {
+        for chunk in self.space_map.chunks().values() {
             for stripe in &chunk.stripes {
                 let share = shares.entry((stripe.device, chunk.flags.0)).or_default();
                 *share = share.saturating_add(stripe_length(chunk));
@@ -224,7 +224,7 @@ impl Engine {
     /// No space; reading.
     pub(crate) fn verify_device_bytes(&mut self) -> Result<(), StoreError> {
         let mut used: BTreeMap<DeviceId, u64> = BTreeMap::new();
-        for chunk in self.allocation.chunks.values() {
+        for chunk in self.space_map.chunks().values() {
             let length = stripe_length(chunk);
             for stripe in &chunk.stripes {
                 let bytes = used.entry(stripe.device).or_default();

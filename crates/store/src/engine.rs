@@ -6,7 +6,6 @@
 //! that are not in memory are read from the device.
 
 use crate::acknowledged::Acknowledged;
-use crate::allocation::Allocation;
 use crate::branch_cache;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome};
@@ -20,6 +19,7 @@ use crate::publication::Publication;
 use crate::quota::groups::Quotas;
 use crate::rescue::{NodesPassedOver, OnFault, Rescue};
 use crate::rounds::Rounds;
+use crate::space::SpaceMap;
 use crate::space::block_group::BlockGroup;
 use crate::tree_bytes::Counted;
 use crate::trees::TreeState;
@@ -56,7 +56,7 @@ pub struct Engine {
     /// Trees and nodes.
     pub(crate) forest: Forest,
     /// Chunks, block groups and free space.
-    pub(crate) allocation: Allocation,
+    pub(crate) space_map: SpaceMap,
     /// Changes that wait for their trees.
     pub(crate) pending: Pending,
     /// Superblocks and devices.
@@ -135,6 +135,17 @@ impl Engine {
         &self.space
     }
 
+    /// The space of the volume.
+    #[must_use]
+    pub const fn space_map(&self) -> &SpaceMap {
+        &self.space_map
+    }
+
+    /// The space of the volume, to change.
+    pub const fn space_map_mut(&mut self) -> &mut SpaceMap {
+        &mut self.space_map
+    }
+
     /// The fsync log.
     #[must_use]
     pub const fn log(&self) -> &FsyncLog {
@@ -160,15 +171,21 @@ impl Engine {
 
     /// Block groups, ascending.
     pub fn groups(&self) -> impl Iterator<Item = &BlockGroup> {
-        self.allocation.groups.values()
+        self.space_map.groups().values()
     }
 
     /// Chunks, ascending.
     pub fn chunks(&self) -> impl Iterator<Item = (Logical, &Chunk)> {
-        self.allocation
-            .chunks
+        self.space_map
+            .chunks()
             .iter()
             .map(|(logical, chunk)| (*logical, chunk))
+    }
+
+    /// Bytes of devices that the chunk at `start` takes.
+    #[must_use]
+    pub fn device_bytes(&self, start: Logical) -> u64 {
+        self.space_map.device_bytes(start)
     }
 
     /// Root item of `tree`.

@@ -19,7 +19,7 @@ use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::node_loading::Tries;
-use crate::reserve::Purpose;
+use crate::space::reserve::Purpose;
 use butterfs_format::{Key, Logical, TreeId};
 use butterfs_tree::{Edit, ItemChange, TreeError, see_leaf};
 use std::sync::Arc;

@@ -61,12 +61,12 @@ impl Store {
             engine.verify_used()?;
         }
         // A tree that is not valid (the kernel was making it) is made anew too.
-        if options.free_space == FreeSpace::Remade || engine.allocation.remakes_free_space {
+        if options.free_space == FreeSpace::Remade || engine.space_map.remakes_free_space() {
             engine.begin_remake(options.access)?;
         }
-        if options.access == Access::ReadWrite && !engine.allocation.remakes_free_space {
+        if options.access == Access::ReadWrite && !engine.space_map.remakes_free_space() {
             // How much of the space can be given out is known only then.
-            for start in engine.groups_with_rows() {
+            for start in engine.space_map.groups_with_rows() {
                 engine.load_group_at(start)?;
             }
         }
@@ -75,7 +75,7 @@ impl Store {
         {
             tracing::warn!(%error, "leftovers in the free-space tree are not looked for");
         }
-        if options.access == Access::ReadWrite && !engine.allocation.remakes_free_space {
+        if options.access == Access::ReadWrite && !engine.space_map.remakes_free_space() {
             engine.verify_device_bytes()?;
         }
         if options.access == Access::ReadWrite {
@@ -130,9 +130,9 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
     engine.forest.read_as = ReadAs::Former;
     engine.publication.devices = Arc::clone(&live.publication.durable_devices);
     engine.load_roots()?;
-    engine.allocation.chunks = live.allocation.chunks.clone();
-    for group in live.allocation.groups.values() {
-        engine.allocation.groups.insert(BlockGroup {
+    engine.space_map.set_chunks(live.space_map.chunks().clone());
+    for group in live.space_map.groups().values() {
+        engine.space_map.insert_group(BlockGroup {
             start: group.start,
             length: group.length,
             flags: group.flags,
@@ -156,10 +156,11 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
 impl Engine {
     /// Notes for which gaps between block groups the free-space tree has items.
     fn find_orphan_free_space(&mut self) -> Result<(), StoreError> {
-        if self.allocation.free_space_tree {
-            let groups = self.allocation.groups.values();
+        if self.space_map.has_free_space_tree() {
+            let groups = self.space_map.groups().values();
             let spans = groups.map(|g| g.start.get()..g.start.get() + g.length);
-            self.allocation.orphan_free_space = free_space_tree::find_orphans(self, spans)?;
+            let gaps = free_space_tree::find_orphans(self, spans)?;
+            self.space_map.note_orphan_free_space(gaps);
         }
         Ok(())
     }

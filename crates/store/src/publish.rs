@@ -114,7 +114,7 @@ impl Store {
             }
             if self.device_loss.is_recent(&self.space) {
                 engine.publication.superblock_changed = true;
-                engine.allocation.unallocated_cache.forget();
+                engine.space_map.forget_unallocated();
             }
             if engine.is_clean() {
                 return Ok(engine.superblock().generation);
@@ -188,11 +188,7 @@ impl Store {
         self.write_superblock(&prepared.superblock, &prepared.devices, between)?;
         if self.discard == Discard::On {
             // This comes before the space can be given out again.
-            let freed: Vec<_> = {
-                let engine = self.engine.read();
-                let freed = engine.allocation.pinned_writing.iter();
-                freed.filter(|range| !engine.is_kept(range)).collect()
-            };
+            let freed = self.engine.read().space_map.freed_for_discard();
             for range in freed {
                 let length = range.end - range.start;
                 // A discard is only advice: the space is free either way.

@@ -41,7 +41,7 @@ impl Engine {
         let recorded = self.run_rounds(now);
         self.rounds.packing = Packing::Dense;
         if let Some(place) = self.rounds.place_before.take() {
-            self.allocation.leave_gap(place);
+            self.space_map.leave_gap(place);
         }
         recorded
     }
@@ -61,7 +61,7 @@ impl Engine {
             self.apply_pending(usize::MAX)?;
             self.write_group_items()?;
             self.write_root_items(now)?;
-            let groups = &self.allocation.groups;
+            let groups = self.space_map.groups();
             if self.pending.refs.is_empty() && groups.first_new().is_none() && !groups.has_dirty() {
                 return Ok(());
             }
@@ -75,7 +75,7 @@ impl Engine {
     /// other. Gives the address of the next node.
     fn begin_lasting(&mut self) -> Option<Logical> {
         self.rounds.packing = Packing::Lasting;
-        let (first, place) = self.allocation.aim_at_gap(self.node_size() as u64)?;
+        let (first, place) = self.space_map.aim_at_gap(self.node_size() as u64)?;
         self.rounds.place_before = Some(place);
         Some(first)
     }
@@ -107,12 +107,12 @@ impl Engine {
         let (tree, sector_size) = (self.group_tree(), self.sector_size());
         let mut last = None;
         for logical in places {
-            let group = self.allocation.groups.containing(*logical);
+            let group = self.space_map.groups().containing(*logical);
             let Some(group) = group.filter(|group| !group.is_new()) else {
                 continue;
             };
             let (span, item) = (group.span(sector_size), group.item_key());
-            if self.allocation.free_space_tree {
+            if self.space_map.has_free_space_tree() {
                 let extent = self.pending.refs.get(*logical);
                 let length = extent.map_or(node_size, |extent| extent.length);
                 let range = logical.get()..logical.get().saturating_add(length);

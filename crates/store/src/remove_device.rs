@@ -83,7 +83,7 @@ impl Engine {
             return Err(MembershipFault::NoSuchDevice(device.to_string()));
         }
         let left = self.publication.devices.len().saturating_sub(1);
-        let profiles = self.allocation.chunks.values().filter_map(|chunk| {
+        let profiles = self.space_map.chunks().values().filter_map(|chunk| {
             let profile = Profile::from_flags(chunk.flags)?;
             (profile.devices_min() > left).then_some(profile)
         });
@@ -109,7 +109,7 @@ impl Engine {
     /// [`MembershipFault::NoRoom`]
     pub fn verify_room_without(&self, device: DeviceId) -> Result<(), MembershipFault> {
         let is_on = |group: &BlockGroup| {
-            let chunk = self.allocation.chunks.get(&group.start);
+            let chunk = self.space_map.chunks().get(&group.start);
             let mut stripes = chunk.iter().flat_map(|chunk| &chunk.stripes);
             stripes.any(|stripe| stripe.device == device)
         };
@@ -119,7 +119,7 @@ impl Engine {
         let kinds = [(SpaceKind::Data, "data"), (SpaceKind::Metadata, "metadata")];
         for (kind, name) in kinds {
             let (mut needed, mut room) = (0_u64, 0_u64);
-            for group in self.allocation.groups.values() {
+            for group in self.space_map.groups().values() {
                 if !group.flags.contains(kind.flag()) {
                     continue;
                 }
@@ -146,7 +146,12 @@ impl Engine {
         let is_used = |chunk: &&butterfs_format::item::chunk::Chunk| {
             chunk.stripes.iter().any(|stripe| stripe.device == id)
         };
-        if self.allocation.chunks.values().any(|chunk| is_used(&chunk)) {
+        if self
+            .space_map
+            .chunks()
+            .values()
+            .any(|chunk| is_used(&chunk))
+        {
             return Err(MembershipFault::InUse(id).into());
         }
         self.verify_removal(id)?;
@@ -168,7 +173,7 @@ impl Engine {
         superblock.num_devices = superblock.num_devices.saturating_sub(1);
         superblock.total_bytes = superblock.total_bytes.saturating_sub(bytes);
         self.publication.superblock_changed = true;
-        self.allocation.unallocated_cache.forget();
+        self.space_map.forget_unallocated();
         self.publication.stats.remove(&id);
         let item = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
         butterfs_tree::remove(self, TreeId::CHUNK, &item)?;

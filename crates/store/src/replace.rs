@@ -160,7 +160,7 @@ impl Engine {
     /// # Errors
     /// Reading.
     fn unneeded(&self, start: Logical) -> Result<RangeSet, StoreError> {
-        let Some(group) = self.allocation.groups.get(start) else {
+        let Some(group) = self.space_map.groups().get(start) else {
             return Ok(RangeSet::default());
         };
         let mut unneeded = match &group.free {
@@ -183,7 +183,7 @@ impl Engine {
         from: u64,
         unneeded: &RangeSet,
     ) -> Result<Option<Plan>, StoreError> {
-        let Some(chunk) = self.allocation.chunks.get(&start) else {
+        let Some(chunk) = self.space_map.chunks().get(&start) else {
             return Ok(None);
         };
         let group_end = start.get().saturating_add(chunk.length);
@@ -453,7 +453,7 @@ impl Replacement<'_> {
     #[must_use]
     pub fn groups(&self) -> Vec<(Logical, u64)> {
         let engine = self.store.read();
-        let own = engine.allocation.chunks.iter().filter(|(_, chunk)| {
+        let own = engine.space_map.chunks().iter().filter(|(_, chunk)| {
             let mut stripes = chunk.stripes.iter();
             stripes.any(|stripe| stripe.device == self.device)
         });
@@ -470,7 +470,7 @@ impl Replacement<'_> {
             let count = own.filter(|stripe| stripe.device == self.device).count();
             stripe_length(chunk).saturating_mul(count as u64)
         };
-        engine.allocation.chunks.values().map(of_chunk).sum()
+        engine.space_map.chunks().values().map(of_chunk).sum()
     }
 
     /// Copies some of a group, and notes in `copied` how far it came. True if
@@ -495,7 +495,7 @@ impl Replacement<'_> {
             break;
         }
         let engine = self.store.read();
-        let chunk = engine.allocation.chunks.get(&group);
+        let chunk = engine.space_map.chunks().get(&group);
         Ok(chunk.is_none_or(|chunk| copied.done >= chunk.length))
     }
 

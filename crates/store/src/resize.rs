@@ -12,10 +12,10 @@
 
 use crate::error::StoreError;
 use crate::membership_fault::MembershipFault;
-use crate::{Engine, Purpose, Store};
+use crate::{Purpose, Store};
 use butterfs_format::superblock::{self, COPIES};
 use butterfs_format::{DeviceId, DeviceOffset, Logical};
-use butterfs_volume::{VolumeError, stripe_length};
+use butterfs_volume::VolumeError;
 
 /// Nodes that a change of a size touches.
 const NODES: usize = 16;
@@ -40,8 +40,7 @@ fn copies_between(smaller: u64, larger: u64) -> impl Iterator<Item = DeviceOffse
 impl Drop for DeviceEnd<'_> {
     fn drop(&mut self) {
         let mut engine = self.store.change();
-        engine.allocation.device_ends.remove(&self.device);
-        engine.allocation.unallocated_cache.forget();
+        engine.space_map.limit_device(self.device, None);
     }
 }
 
@@ -75,8 +74,7 @@ impl Store {
     /// Not writable.
     pub fn end_device_at(&self, device: DeviceId, end: u64) -> Result<DeviceEnd<'_>, StoreError> {
         let mut engine = self.change_writable()?;
-        engine.allocation.device_ends.insert(device, end);
-        engine.allocation.unallocated_cache.forget();
+        engine.space_map.limit_device(device, Some(end));
         drop(engine);
         Ok(DeviceEnd {
             store: self,
@@ -88,7 +86,7 @@ impl Store {
     /// the one that reaches furthest.
     pub fn groups_beyond(&self, device: DeviceId, end: u64) -> Vec<Logical> {
         let engine = self.read();
-        let mut beyond: Vec<_> = engine.chunks_beyond(device, end).collect();
+        let mut beyond: Vec<_> = engine.space_map.chunks_beyond(device, end).collect();
         beyond.sort_unstable_by(|a, b| b.cmp(a));
         beyond.into_iter().map(|(_, logical)| logical).collect()
     }
@@ -97,7 +95,7 @@ impl Store {
     /// nothing is.
     #[must_use]
     pub fn allocated_end(&self, device: DeviceId) -> u64 {
-        self.read().allocated_end(device)
+        self.read().space_map.allocated_end(device)
     }
 
     /// Gives a device another size. No chunk may lie beyond it.
@@ -127,7 +125,7 @@ impl Store {
         let old = self.device_bytes(device)?;
         self.write_new_mirrors(device, old, size)?;
         self.commit_with_alone((NODES, Purpose::Grow), |engine| {
-            if engine.allocated_end(device) > size {
+            if engine.space_map.allocated_end(device) > size {
                 return bad("something lies beyond it");
             }
             engine.note_edit();
@@ -138,7 +136,7 @@ impl Store {
                 .saturating_sub(old);
             engine.publication.superblock.total_bytes = total.saturating_add(size);
             engine.publication.superblock_changed = true;
-            engine.allocation.unallocated_cache.forget();
+            engine.space_map.forget_unallocated();
             engine.change_size_of_device(device, size)
         })?;
         self.wipe_former_mirrors(device, old, size)
@@ -178,36 +176,5 @@ impl Store {
             }
         }
         self.flush()
-    }
-}
-
-impl Engine {
-    /// Chunks that have a part beyond `end` of a device, with the end of that
-    /// part.
-    pub(crate) fn chunks_beyond(
-        &self,
-        device: DeviceId,
-        end: u64,
-    ) -> impl Iterator<Item = (u64, Logical)> {
-        self.allocation
-            .chunks
-            .iter()
-            .filter_map(move |(logical, chunk)| {
-                let stripes = chunk.stripes.iter();
-                let ends = stripes
-                    .filter(|stripe| stripe.device == device)
-                    .map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)));
-                let last = ends.max().filter(|last| *last > end)?;
-                Some((last, *logical))
-            })
-    }
-
-    fn allocated_end(&self, device: DeviceId) -> u64 {
-        let ends = self.allocation.chunks.values().flat_map(|chunk| {
-            let stripes = chunk.stripes.iter();
-            let stripes = stripes.filter(|stripe| stripe.device == device);
-            stripes.map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)))
-        });
-        ends.max().unwrap_or(0)
     }
 }

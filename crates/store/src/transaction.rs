@@ -11,7 +11,7 @@
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::node_loading::Tries;
-use crate::reserve::{Crowding, Purpose};
+use crate::space::reserve::{Crowding, Purpose};
 use crate::{Access, Store};
 use butterfs_format::Logical;
 use crossbeam_utils::sync::ShardedLockWriteGuard;

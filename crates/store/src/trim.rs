@@ -93,7 +93,7 @@ impl Store {
         self.settle_copies()?;
         let groups: Vec<Range<u64>> = {
             let engine = self.read();
-            let spans = engine.allocation.groups.values();
+            let spans = engine.space_map.groups().values();
             spans
                 .map(|group| group.start.get()..group.end())
                 .filter(|span| span.start < wanted.window.end && wanted.window.start < span.end)
@@ -114,7 +114,7 @@ impl Store {
             self.check_writable()?;
             self.engine.write().load_group_at(Logical(span.start))?;
             let engine = self.engine.read();
-            let group = engine.allocation.groups.get(Logical(span.start));
+            let group = engine.space_map.groups().get(Logical(span.start));
             // The group was removed meanwhile, or must not be written to.
             let Some(free) = group
                 .filter(|group| !group.read_only)

@@ -18,6 +18,7 @@ use crate::extent::pending::Backref;
 use crate::extent::record::ExtentRecord;
 use crate::item_fault::ItemFault;
 use crate::lost_refs::DataOwner;
+use crate::space::Remake;
 use crate::space::kind::SpaceKind;
 use crate::tune_fault::TuneFault;
 use crate::{Access, Store};
@@ -147,7 +148,7 @@ impl Store {
         }
         let engine = self.read();
         let nodes = SpaceKind::Metadata.flag() | SpaceKind::System.flag();
-        let mut chunks = engine.allocation.chunks.values();
+        let mut chunks = engine.space_map.chunks().values();
         let has_parity =
             chunks.any(|chunk| row_length(chunk).is_some() && chunk.flags.intersects(nodes));
         match has_parity {
@@ -278,10 +279,10 @@ impl Store {
     /// No space; damage of the extent tree; reading, writing.
     pub fn make_free_space_tree(&self) -> Result<(), StoreError> {
         self.commit_with(FEW_NODES, |engine: &mut Engine| {
-            engine.allocation.remakes_free_space = true;
+            engine.space_map.set_remake(Remake::Due);
             engine
                 .remake_free_space()
-                .inspect_err(|_| engine.allocation.remakes_free_space = false)?;
+                .inspect_err(|_| engine.space_map.set_remake(Remake::No))?;
             engine.publication.superblock.compat_ro |=
                 CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
             engine.publication.superblock.cache_generation = 0;

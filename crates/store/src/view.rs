@@ -10,18 +10,9 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::space::block_group::BlockGroup;
-use crate::space::kind::SpaceKind;
-use crate::space::ranges::RangeSet;
-use crate::view_pins::ViewPins;
-use crate::view_pins::ViewPinsId;
+use crate::space::view_pins::ViewPinsId;
 use crate::{Purpose, Reading, Store};
-use butterfs_format::Logical;
-use butterfs_format::item::chunk::BlockGroupFlags;
-use std::ops::{Deref, Range};
-
-/// Space of nodes that may always be held.
-const HELD_LEAST: u64 = 4 << 20;
+use std::ops::Deref;
 
 /// Keeps the nodes of a view until it is dropped.
 #[derive(Debug)]
@@ -32,7 +23,7 @@ struct Hold<'s> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.store.change().end_hold(self.id);
+        self.store.change().space_map.end_view(self.id);
     }
 }
 
@@ -48,7 +39,7 @@ impl View<'_> {
     /// then says nothing about the volume.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.hold.store.read().holds(self.hold.id)
+        self.hold.store.read().space_map.holds(self.hold.id)
     }
 
     pub(crate) const fn hold_id(&self) -> ViewPinsId {
@@ -122,7 +113,7 @@ impl Store {
         let _one_at_a_time = self.lock_commits();
         let id = self.commit_with_alone((nodes, Purpose::Grow), |engine| {
             let wanted = change(engine)?;
-            Ok::<_, StoreError>(wanted.then(|| engine.begin_hold()))
+            Ok::<_, StoreError>(wanted.then(|| engine.space_map.begin_view()))
         })?;
         let Some(id) = id else {
             return Ok(None);
@@ -131,91 +122,5 @@ impl Store {
         // No other commit comes in between.
         let engine = crate::open::view(&self.engine.read())?;
         Ok(Some(View { engine, hold }))
-    }
-}
-
-impl Engine {
-    /// From now on, keeps nodes unchanged that commits free.
-    fn begin_hold(&mut self) -> ViewPinsId {
-        if let Some(held) = &mut self.allocation.view_pins {
-            held.views += 1;
-            return held.id;
-        }
-        self.allocation.last_view_pins = self.allocation.last_view_pins.next();
-        self.allocation.view_pins = Some(ViewPins {
-            id: self.allocation.last_view_pins,
-            views: 1,
-            freed: RangeSet::default(),
-        });
-        self.allocation.last_view_pins
-    }
-
-    /// True while nothing that was held since then was given back.
-    pub(crate) fn holds(&self, id: ViewPinsId) -> bool {
-        self.allocation
-            .view_pins
-            .as_ref()
-            .is_some_and(|held| held.id == id)
-    }
-
-    fn end_hold(&mut self, id: ViewPinsId) {
-        if let Some(held) = self
-            .allocation
-            .view_pins
-            .as_mut()
-            .filter(|held| held.id == id)
-        {
-            held.views -= 1;
-            if held.views == 0 {
-                self.release_nodes();
-            }
-        }
-    }
-
-    fn release_nodes(&mut self) {
-        let held = self.allocation.view_pins.take();
-        let ranges: Vec<_> = held.iter().flat_map(|held| held.freed.iter()).collect();
-        self.give_back_pinned(&ranges);
-    }
-
-    /// Lets the space that a published commit freed be used again, unless it is
-    /// held.
-    pub(crate) fn unpin(&mut self, freed: &[Range<u64>]) {
-        let Some(mut held) = self.allocation.view_pins.take() else {
-            return self.give_back_pinned(freed);
-        };
-        let holds_nodes = |group: &BlockGroup| group.flags.contains(BlockGroupFlags::METADATA);
-        let (kept, rest): (Vec<_>, Vec<_>) = freed.iter().cloned().partition(|range| {
-            let group = self.allocation.groups.containing(Logical(range.start));
-            group.is_some_and(holds_nodes)
-        });
-        for range in kept {
-            held.freed.insert(range);
-        }
-        self.give_back_pinned(&rest);
-        let free = self.allocation.groups.available(SpaceKind::Metadata);
-        let free = free.saturating_add(HELD_LEAST);
-        let is_too_much = held.freed.total() > free;
-        self.allocation.view_pins = Some(held);
-        if is_too_much {
-            self.release_nodes();
-        }
-    }
-
-    fn give_back_pinned(&mut self, ranges: &[Range<u64>]) {
-        for range in ranges {
-            let result = self.for_each_group_part(range, |group, part| {
-                group.pinned = group.pinned.saturating_sub(part.end - part.start);
-                group.release(part);
-            });
-            debug_assert!(result.is_ok(), "pinned space lies in block groups");
-        }
-    }
-
-    /// True when a range must not be discarded although it is free.
-    pub(crate) fn is_kept(&self, range: &Range<u64>) -> bool {
-        let group = self.allocation.groups.containing(Logical(range.start));
-        let has_nodes = group.is_some_and(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        self.allocation.view_pins.is_some() && has_nodes
     }
 }

@@ -69,30 +69,12 @@ impl Engine {
         Ok(more)
     }
 
-    /// Errors unless each changed node at one of these addresses has its space.
-    /// A node written elsewhere would overwrite what belongs to somebody else.
-    pub(crate) fn verify_space_of(
-        &self,
-        addresses: impl IntoIterator<Item = Logical>,
-    ) -> Result<(), StoreError> {
-        let length = self.node_size() as u64;
-        for logical in addresses {
-            let group = self.allocation.groups.containing(logical);
-            let free = group.and_then(|group| group.free.as_ref());
-            let range = logical.get()..logical.get() + length;
-            if group.is_none() || free.is_some_and(|free| free.overlapping(range).next().is_some())
-            {
-                return Err(StoreError::Internal("a changed node lies in free space"));
-            }
-        }
-        Ok(())
-    }
-
     /// The nodes at these addresses, as they are now, sealed.
     fn begin_batch(&mut self, addresses: &[Logical]) -> Result<Vec<Arc<Node>>, StoreError> {
         let changed = addresses.iter().copied();
-        self.verify_space_of(changed.filter(|at| self.forest.dirty.contains(*at)))?;
         let length = self.node_size() as u64;
+        let changed = changed.filter(|at| self.forest.dirty.contains(*at));
+        self.space_map.verify_given_out(changed, length)?;
         for logical in addresses {
             // The others were compared when they entered the extent tree.
             if self.pending.refs.get(*logical).is_some_and(|node| node.new) {

@@ -77,7 +77,9 @@ pub(super) fn replay(
     if is_committed {
         extents::insert_shared(engine, id, state, &new)?;
     } else {
-        engine.adopt_for_replay(extents::extent_of(&place))?;
+        engine
+            .space_map_mut()
+            .adopt_for_replay(extents::extent_of(&place))?;
         extents::insert_allocated(engine, id, state, &new)?;
     }
     // As it was logged, with its own generation.

@@ -101,7 +101,7 @@ impl LogItems {
     /// given out.
     pub fn pin(&self, engine: &mut Engine) -> Result<(), FsError> {
         for block in &self.blocks {
-            engine.pin_for_replay(block)?;
+            engine.space_map_mut().pin_for_replay(block)?;
         }
         for (key, data) in &self.items {
             if key.item_type != ItemType::EXTENT_DATA {
@@ -121,7 +121,7 @@ impl LogItems {
                     let start = place.disk.get();
                     let end = start.checked_add(place.disk_length);
                     let end = end.ok_or(FsError::TooBig)?;
-                    engine.pin_for_replay(&(start..end))?;
+                    engine.space_map_mut().pin_for_replay(&(start..end))?;
                 }
             }
         }

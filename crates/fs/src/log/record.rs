@@ -214,7 +214,7 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<names::Sai
             return Ok(names::Said::NotAll);
         }
         let mut places = logged.iter().filter_map(|extent| extent.disk);
-        if !places.all(|disk| engine.is_in_committed_group(disk)) {
+        if !places.all(|disk| engine.space_map().is_in_committed_group(disk)) {
             return Ok(names::Said::NotAll);
         }
         pieces.push((range, logged));

@@ -237,8 +237,8 @@ fn what_a_replay_took_over_is_not_given_out() {
         logical: butterfs_format::Logical(range.start),
         length: range.end - range.start,
     };
-    engine.pin_for_replay(&range).unwrap();
-    engine.adopt_for_replay(extent).unwrap();
+    engine.space_map_mut().pin_for_replay(&range).unwrap();
+    engine.space_map_mut().adopt_for_replay(extent).unwrap();
     let owner = DataOwner {
         tree: TreeId::FS,
         inode: InodeNumber(257),

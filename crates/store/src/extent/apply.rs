@@ -76,8 +76,8 @@ impl Engine {
     fn take_pending(&mut self, mut from: Logical) -> Option<(Logical, PendingExtent)> {
         loop {
             let logical = self.pending.refs.next(from)?;
-            let group = match self.allocation.groups.first_new() {
-                Some(_) => self.allocation.groups.containing(logical),
+            let group = match self.space_map.groups().first_new() {
+                Some(_) => self.space_map.groups().containing(logical),
                 None => None,
             };
             match group.filter(|group| group.is_new()) {
@@ -89,21 +89,10 @@ impl Engine {
 
     fn account(&mut self, effects: &Effects) -> Result<(), StoreError> {
         for range in &effects.used {
-            self.for_each_group_part(range, |group, part| {
-                let length = part.end - part.start;
-                group.used += length;
-                group.promised = group.promised.saturating_sub(length);
-                group.dirty = true;
-            })?;
+            self.space_map.note_used(range)?;
         }
         for range in &effects.freed {
-            self.for_each_group_part(range, |group, part| {
-                let length = part.end - part.start;
-                group.used = group.used.saturating_sub(length);
-                group.pinned += length;
-                group.dirty = true;
-            })?;
-            self.allocation.pinned.insert(range.clone());
+            self.space_map.note_freed(range.clone())?;
         }
         self.account_free_space(Change::Use, &effects.used)?;
         self.account_free_space(Change::Free, &effects.freed)?;
@@ -119,17 +108,17 @@ impl Engine {
         change: Change,
         ranges: &[Range<u64>],
     ) -> Result<(), StoreError> {
-        if !self.allocation.free_space_tree {
+        if !self.space_map.has_free_space_tree() {
             return Ok(());
         }
         let mut by_group: BTreeMap<Logical, Vec<Range<u64>>> = BTreeMap::new();
         for range in ranges {
-            self.for_each_group_part(range, |group, part| {
+            self.space_map.for_each_group_part(range, |group, part| {
                 by_group.entry(group.start).or_default().push(part);
             })?;
         }
         for (start, parts) in by_group {
-            let group = self.allocation.groups.get(start).ok_or(NO_GROUP)?;
+            let group = self.space_map.groups().get(start).ok_or(NO_GROUP)?;
             if group.is_new() {
                 return Err(StoreError::Internal(
                     "extents were applied to a block group before its items",
@@ -137,30 +126,6 @@ impl Engine {
             }
             let span = group.span(self.sector_size());
             free_space_tree::apply(self, &span, change, &parts)?;
-        }
-        Ok(())
-    }
-
-    /// Calls `visit` for the part of `range` in each block group.
-    pub(crate) fn for_each_group_part(
-        &mut self,
-        range: &Range<u64>,
-        mut visit: impl FnMut(&mut crate::space::block_group::BlockGroup, Range<u64>),
-    ) -> Result<(), StoreError> {
-        let mut at = range.start;
-        while at < range.end {
-            let Some(group) = self.allocation.groups.containing(Logical(at)) else {
-                return Err(corrupt_item(
-                    TreeId::EXTENT,
-                    Key::new(at, ItemType::EXTENT_ITEM, range.end - at),
-                    ItemFault::InNoGroup,
-                ));
-            };
-            let (start, end) = (group.start, range.end.min(group.end()));
-            self.allocation
-                .groups
-                .change(start, |group| visit(group, at..end));
-            at = end;
         }
         Ok(())
     }

@@ -69,7 +69,7 @@ impl Engine {
         if length == 0 || !length.is_multiple_of(sector) || !start.is_multiple_of(sector) {
             return bad(ItemFault::PartOfSector);
         }
-        let chunk = self.allocation.chunks.range(..=Logical(start)).next_back();
+        let chunk = self.space_map.chunk_before(Logical(start));
         let is_within = chunk.is_some_and(|(first, chunk)| {
             let within = start.saturating_sub(first.get());
             chunk.length.checked_sub(within) >= Some(length)

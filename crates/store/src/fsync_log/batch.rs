@@ -111,7 +111,7 @@ impl Engine {
     /// Completes a batch of the log.
     pub(crate) fn prepare_log(&mut self) -> Result<Batch, StoreError> {
         // Blocks of a log would share rows with nodes of the next commit.
-        if self.log.broken || self.has_rows() {
+        if self.log.broken || self.space_map.has_rows() {
             return Ok(Batch::Commit);
         }
         let mut moved: Vec<TreeId> = self.log.moved.drain().collect();

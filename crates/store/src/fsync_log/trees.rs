@@ -291,6 +291,7 @@ impl Engine {
         }
         // A replay would not know a chunk that the last commit does not have.
         let at = self
+            .space_map
             .take_where(SpaceKind::Metadata, size, size, |group| {
                 group.standing == Standing::Committed
             })

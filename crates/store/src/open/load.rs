@@ -5,8 +5,6 @@
 use super::members::{self, Members};
 use super::options::{FreeSpace, OnReplacement, OpenOptions, Roots, States};
 use crate::Store;
-use crate::allocation::Allocation;
-use crate::chunks::excluded;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::forest::Forest;
@@ -17,7 +15,9 @@ use crate::rescue::NodesPassedOver;
 use crate::rounds::Rounds;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
+use crate::space::chunks::excluded;
 use crate::space::ranges::RangeSet;
+use crate::space::{FreeSpaceTree, SpaceMap};
 use crate::trees::TreeState;
 use butterfs_device::Access;
 use butterfs_format::features::{CompatRo, Incompat};
@@ -272,7 +272,11 @@ pub(super) fn blank_engine(
     let remakes_free_space = options.access == Access::ReadWrite
         && superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
         && (options.free_space == FreeSpace::Remade || !superblock.has_valid_free_space_tree());
-    let free_space_tree = !remakes_free_space && superblock.has_valid_free_space_tree();
+    let tree = match superblock.has_valid_free_space_tree() {
+        _ if remakes_free_space => FreeSpaceTree::Remade,
+        true => FreeSpaceTree::Kept,
+        false => FreeSpaceTree::Ignored,
+    };
     Engine {
         stamp: NodeStamp {
             fsid: identity.fsid,
@@ -280,11 +284,7 @@ pub(super) fn blank_engine(
         },
         generation: Generation(superblock.generation.get() + 1),
         forest: Forest::new(options.cache_bytes, identity.node_size),
-        allocation: Allocation {
-            free_space_tree,
-            remakes_free_space,
-            ..Allocation::default()
-        },
+        space_map: SpaceMap::new(tree),
         pending: Pending::default(),
         log: FsyncLog::new(match superblock.log_root.get() {
             0 => Waiting::No,
@@ -338,7 +338,7 @@ impl Engine {
 
     fn load_chunks(&mut self, options: &OpenOptions) -> Result<(), StoreError> {
         let found = self.read_chunks()?;
-        self.allocation.chunks = found.chunks;
+        self.space_map.set_chunks(found.chunks);
         self.space.set_map(found.map);
         self.verify_device_sizes(options)?;
         self.verify_volume_size(options.access)?;
@@ -357,7 +357,7 @@ impl Engine {
         verify_root(&root, TreeId::ROOT)?;
         let writes = access == Access::ReadWrite;
         let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
-        if writes && self.allocation.free_space_tree {
+        if writes && self.space_map.has_free_space_tree() {
             needed.push(TreeId::FREE_SPACE);
         }
         if self.publication.superblock.has_block_group_tree() {
@@ -414,7 +414,7 @@ impl Engine {
 
     fn load_groups(&mut self) -> Result<(), StoreError> {
         let mut groups = BlockGroups::default();
-        for (logical, chunk) in &self.allocation.chunks {
+        for (logical, chunk) in self.space_map.chunks() {
             let used = match self.read_group(*logical, chunk) {
                 Ok(Some(item)) => item.used,
                 Ok(None) => {
@@ -444,7 +444,7 @@ impl Engine {
             });
         }
         self.pass_over(self.verify_gaps())?;
-        self.allocation.groups = groups;
+        self.space_map.set_groups(groups);
         Ok(())
     }
 }

@@ -12,6 +12,7 @@ use super::options::{OpenOptions, States};
 use super::superblocks::Preferred;
 use crate::Store;
 use crate::error::StoreError;
+use crate::space::Remake;
 use crate::space::block_group::BlockGroup;
 use crate::space::kind::SpaceKind;
 use butterfs_device::Access;
@@ -78,9 +79,9 @@ impl Store {
         // A free-space tree that is not valid is made anew when the volume is
         // opened the next time.
         if !superblock.has_valid_free_space_tree() {
-            engine.allocation.remakes_free_space = false;
+            engine.space_map.set_remake(Remake::No);
         }
-        for start in engine.groups_with_rows() {
+        for start in engine.space_map.groups_with_rows() {
             engine.load_group_at(start)?;
         }
         engine.publication.superblock_changed = true;
@@ -112,7 +113,7 @@ impl Store {
     fn system_groups_on_seeds(&self) -> Vec<Logical> {
         let engine = self.read();
         let system = |group: &&BlockGroup| group.flags.contains(SpaceKind::System.flag());
-        let groups = engine.allocation.groups.values().filter(system);
+        let groups = engine.space_map.groups().values().filter(system);
         let on_seeds = groups.filter(|group| !engine.may_be_written(group.start));
         on_seeds.map(|group| group.start).collect()
     }

@@ -165,7 +165,7 @@ impl Engine {
             if found <= size {
                 continue;
             }
-            let beyond = self.chunks_beyond(device, size).count();
+            let beyond = self.space_map.chunks_beyond(device, size).count();
             let fault = SpaceFault::DeviceSize {
                 device,
                 name: block.identity(),
@@ -177,7 +177,7 @@ impl Engine {
                 (Access::ReadOnly, _) => tracing::warn!("{fault}"),
                 (Access::ReadWrite, OnShortDevice::EndThere) if beyond == 0 => {
                     let end = size - size % self.sector_size();
-                    self.allocation.device_ends.insert(device, end);
+                    self.space_map.limit_device(device, Some(end));
                 }
                 (Access::ReadWrite, _) => return Err(fault.into()),
             }
@@ -267,7 +267,7 @@ impl Engine {
     /// Errors for a block group between the chunks.
     pub(super) fn verify_gaps(&self) -> Result<(), StoreError> {
         let mut at = 0;
-        for (logical, chunk) in &self.allocation.chunks {
+        for (logical, chunk) in self.space_map.chunks() {
             if logical.get() > at {
                 self.verify_no_group(at, logical.get())?;
             }

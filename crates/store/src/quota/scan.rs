@@ -19,8 +19,8 @@ use crate::quota::fault::QuotaError;
 use crate::quota::groups::Quotas;
 use crate::quota::groups::Running;
 use crate::quota::groups::Scan;
+use crate::space::view_pins::ViewPinsId;
 use crate::view::View;
-use crate::view_pins::ViewPinsId;
 use butterfs_format::Generation;
 use butterfs_format::item::qgroup::{GroupId, QgroupInfo, QgroupStatus, QgroupStatusFlags};
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,7 @@ impl Engine {
     /// Takes over the numbers of a count, with what changed since. False if
     /// that is not possible and another count is needed.
     fn finish_scan(&mut self, hold: ViewPinsId, numbers: &BTreeMap<GroupId, GroupNumbers>) -> bool {
-        let (generation, is_held) = (self.generation, self.holds(hold));
+        let (generation, is_held) = (self.generation, self.space_map.holds(hold));
         let Some(quotas) = &mut self.quotas else {
             return false;
         };

@@ -123,23 +123,16 @@ impl Engine {
         Ok(nodes)
     }
 
-    /// Whether blocks at this address may be overwritten in place: not while
-    /// they are being relocated.
-    pub(crate) fn is_being_relocated(&self, logical: Logical) -> bool {
-        let group = self.allocation.groups.containing(logical);
-        group.is_some_and(|group| group.read_only)
-    }
-
     /// If the group is the last of its kind, makes another one for what leaves
     /// it. New chunks have the profile of the newest group, so the profile
     /// stays.
     fn keep_profile(&mut self, start: Logical) -> Result<(), StoreError> {
-        let Some(flags) = self.allocation.groups.get(start).map(|group| group.flags) else {
+        let Some(flags) = self.space_map.groups().get(start).map(|group| group.flags) else {
             return Ok(());
         };
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
         for kind in kinds.into_iter().filter(|kind| flags.contains(kind.flag())) {
-            if self.allocation.groups.count(kind) < 2 {
+            if self.space_map.groups().count(kind) < 2 {
                 self.create_chunk(kind)?;
             }
         }
@@ -150,9 +143,8 @@ impl Engine {
     /// ends that.
     pub fn set_profile_of_new_chunks(&mut self, kind: SpaceKind, profile: Option<BlockGroupFlags>) {
         let mixed = self.flags_for(kind) & BlockGroupFlags::TYPE;
-        self.allocation.new_profiles[kind as usize] = profile.map(|profile| mixed | profile);
-        self.allocation.unallocated_cache.forget();
-        self.allocation.current = [None; 3];
+        let flags = profile.map(|profile| mixed | profile);
+        self.space_map.set_flags_of_new_chunks(kind, flags);
     }
 }
 
@@ -165,12 +157,9 @@ struct ReadOnlyGroup<'s> {
 impl Drop for ReadOnlyGroup<'_> {
     fn drop(&mut self) {
         let mut engine = self.store.change();
-        let is_distrusted = engine.allocation.distrusted.contains(&self.start);
-        let stays = is_distrusted || !engine.may_be_written(self.start);
-        engine
-            .allocation
-            .groups
-            .change(self.start, |group| group.read_only = stays);
+        if engine.may_be_written(self.start) {
+            engine.space_map.reopen_group(self.start);
+        }
     }
 }
 
@@ -260,7 +249,7 @@ impl Store {
     /// Bytes of a group, and how many of them extents use.
     fn left_in(&self, start: Logical) -> Option<(u64, u64)> {
         let engine = self.read();
-        let group = engine.allocation.groups.get(start)?;
+        let group = engine.space_map.groups().get(start)?;
         Some((group.length, group.used + group.promised))
     }
 
@@ -275,17 +264,11 @@ impl Store {
             };
             let mut transaction = self.begin(NODES_BESIDE, purpose)?;
             let engine: &mut Engine = &mut transaction;
-            if engine.allocation.groups.get(start).is_none() {
+            if engine.space_map.groups().get(start).is_none() {
                 return Ok(None);
             }
             engine.keep_profile(start)?;
-            engine
-                .allocation
-                .groups
-                .change(start, |group| group.read_only = true);
-            for current in &mut engine.allocation.current {
-                current.take_if(|at| *at == start);
-            }
+            engine.space_map.close_group(start);
             transaction.finish();
         }
         let guard = ReadOnlyGroup { store: self, start };
@@ -298,7 +281,7 @@ impl Store {
         loop {
             self.commit()?;
             let engine = self.read();
-            let Some(group) = engine.allocation.groups.get(start) else {
+            let Some(group) = engine.space_map.groups().get(start) else {
                 return Ok(None);
             };
             if group.promised == 0 {
@@ -345,7 +328,7 @@ impl Store {
         let begun = Instant::now();
         loop {
             let gone = self.commit_for((NODES_BESIDE, Purpose::Shrink), |engine| {
-                let Some(group) = engine.allocation.groups.get(start) else {
+                let Some(group) = engine.space_map.groups().get(start) else {
                     return Ok::<_, StoreError>(true);
                 };
                 // Freed in the previous generation at the latest.

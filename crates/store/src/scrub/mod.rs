@@ -103,7 +103,7 @@ fn parts_of(layout: &StripeLayout, whole: &Range<u64>) -> Vec<Range<u64>> {
 impl Engine {
     /// How the chunk of a stretch lies now; `None` if it is gone.
     fn layout_of(&self, stretch: &ScrubStretch) -> Option<StripeLayout> {
-        let chunk = self.allocation.chunks.get(&stretch.chunk)?;
+        let chunk = self.space_map.chunks().get(&stretch.chunk)?;
         let stripe = chunk.stripes.get(stretch.stripe)?;
         let is_there =
             (stripe.device, stripe.offset) == (stretch.place.device, stretch.place.offset);

@@ -4,6 +4,7 @@
 //! Groups are loaded only at safe points, never in the middle of a tree's edit,
 //! because loading reads the free-space tree.
 
+use super::SpaceMap;
 use super::block_group::BlockGroup;
 use super::block_groups::BlockGroups;
 use super::ranges::RangeSet;
@@ -20,14 +21,6 @@ const NO_GROUP: StoreError = StoreError::Internal("a block group went away");
 pub(super) type VisitExtent<'v> = dyn FnMut(Key, &[u8]) -> Result<(), StoreError> + 'v;
 
 impl Engine {
-    const fn slot(kind: SpaceKind) -> usize {
-        match kind {
-            SpaceKind::Data => 0,
-            SpaceKind::Metadata => 1,
-            SpaceKind::System => 2,
-        }
-    }
-
     pub(crate) fn allocate_node(&mut self, tree: TreeId) -> Result<Logical, StoreError> {
         let kind = if tree == TreeId::CHUNK {
             SpaceKind::System
@@ -35,16 +28,18 @@ impl Engine {
             SpaceKind::Metadata
         };
         let size = self.node_size() as u64;
-        if let Some(at) = self.take(kind, size, size) {
+        if let Some(at) = self.space_map.take(kind, size, size) {
             return Ok(Logical(at));
         }
         let made = self.create_chunk(kind);
         let at = match made {
-            Ok(()) => self.take(kind, size, size),
-            Err(StoreError::NoSpace) if self.use_left_over(kind) => self.take(kind, size, size),
+            Ok(()) => self.space_map.take(kind, size, size),
+            Err(StoreError::NoSpace) if self.space_map.use_left_over(kind) => {
+                self.space_map.take(kind, size, size)
+            }
             // The space may have another profile than a conversion wants,
             // because a commit that has begun must find some.
-            Err(StoreError::NoSpace) => self.take_where(kind, size, size, |_| true),
+            Err(StoreError::NoSpace) => self.space_map.take_where(kind, size, size, |_| true),
             Err(error) => return Err(error),
         };
         at.map(Logical).ok_or(StoreError::NoSpace)
@@ -70,9 +65,9 @@ impl Engine {
             if !matches!(error, StoreError::CorruptItem { .. }) {
                 return Err(error);
             }
-            let group = self.allocation.groups.containing(Logical(range.start));
+            let group = self.space_map.groups.containing(Logical(range.start));
             let start = group.ok_or(NO_GROUP)?.start;
-            self.distrust(start, &error);
+            self.space_map.distrust(start, &error);
         }
     }
 
@@ -80,7 +75,7 @@ impl Engine {
     fn take_data(&mut self, wanted: u64) -> Result<Range<u64>, StoreError> {
         let sector = self.sector_size();
         loop {
-            if let Some(at) = self.take(SpaceKind::Data, wanted, sector) {
+            if let Some(at) = self.space_map.take(SpaceKind::Data, wanted, sector) {
                 return Ok(at..at + wanted);
             }
             if self.load_next(SpaceKind::Data)? {
@@ -91,20 +86,20 @@ impl Engine {
                 Ok(()) => {}
                 Err(StoreError::NoSpace)
                     if self
-                        .allocation
+                        .space_map
                         .groups
                         .roomiest(SpaceKind::Data)
                         .is_none_or(|(most, _)| most < sector)
-                        && self.use_left_over(SpaceKind::Data) => {}
+                        && self.space_map.use_left_over(SpaceKind::Data) => {}
                 Err(StoreError::NoSpace) => break,
                 Err(error) => return Err(error),
             }
         }
-        let best = self.allocation.groups.roomiest(SpaceKind::Data);
+        let best = self.space_map.groups.roomiest(SpaceKind::Data);
         let Some((greatest, start)) = best.filter(|(greatest, _)| *greatest >= sector) else {
             return Err(StoreError::NoSpace);
         };
-        let taken = self.allocation.groups.change(start, |group| {
+        let taken = self.space_map.groups.change(start, |group| {
             let taken = group.free.as_mut()?.take_greatest(greatest.min(wanted))?;
             group.promised += taken.end - taken.start;
             group.leave_rows_of(&taken);
@@ -113,35 +108,11 @@ impl Engine {
         taken.flatten().ok_or(StoreError::NoSpace)
     }
 
-    /// Takes space, of the profile that a conversion makes if one is under way.
-    pub(crate) fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
-        let wanted = self.allocation.new_profiles[kind as usize];
-        self.take_where(kind, length, align, |group| {
-            wanted.is_none_or(|flags| group.flags == flags)
-        })
-    }
-
-    /// Takes space from `suitable` groups: from the group that was allocated
-    /// from last, or else from the one whose greatest free range is just large
-    /// enough.
-    pub(crate) fn take_where(
-        &mut self,
-        kind: SpaceKind,
-        length: u64,
-        align: u64,
-        suitable: impl Fn(&BlockGroup) -> bool,
-    ) -> Option<u64> {
-        let current = &mut self.allocation.current[Self::slot(kind)];
-        self.allocation
-            .groups
-            .take(kind, (length, align), current, suitable)
-    }
-
     /// Returns allocated space that nothing refers to.
     pub fn give_back(&mut self, logical: Logical, length: u64) {
         let range = logical.get()..logical.get() + length;
         self.forget_checksums(&range);
-        let result = self.for_each_group_part(&range, |group, part| {
+        let result = self.space_map.for_each_group_part(&range, |group, part| {
             group.promised = group.promised.saturating_sub(part.end - part.start);
             group.release(part);
         });
@@ -155,7 +126,7 @@ impl Engine {
     /// [`StoreError::NoSpace`], reading.
     pub(crate) fn ensure_loaded(&mut self, kind: SpaceKind, bytes: u64) -> Result<(), StoreError> {
         self.load_up_to(kind, bytes)?;
-        while self.allocation.groups.loaded(kind) < bytes {
+        while self.space_map.groups.loaded(kind) < bytes {
             self.create_chunk(kind)?;
         }
         Ok(())
@@ -167,14 +138,14 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub(crate) fn load_up_to(&mut self, kind: SpaceKind, bytes: u64) -> Result<(), StoreError> {
-        while self.allocation.groups.loaded(kind) < bytes && self.load_next(kind)? {}
+        while self.space_map.groups.loaded(kind) < bytes && self.load_next(kind)? {}
         Ok(())
     }
 
     /// Loads the most promising group of `kind` that is not loaded. False if
     /// there is none with space.
     fn load_next(&mut self, kind: SpaceKind) -> Result<bool, StoreError> {
-        let Some(start) = self.allocation.groups.roomiest_unloaded(kind) else {
+        let Some(start) = self.space_map.groups.roomiest_unloaded(kind) else {
             return Ok(false);
         };
         self.load_group(start)?;
@@ -187,14 +158,14 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub(crate) fn load_group_at(&mut self, start: Logical) -> Result<(), StoreError> {
-        match self.allocation.groups.get(start) {
+        match self.space_map.groups.get(start) {
             Some(group) if group.free.is_none() => self.load_group(start),
             _ => Ok(()),
         }
     }
 
     fn load_group(&mut self, start: Logical) -> Result<(), StoreError> {
-        let group = self.allocation.groups.get(start).ok_or(NO_GROUP)?;
+        let group = self.space_map.groups.get(start).ok_or(NO_GROUP)?;
         let recorded = match self.recorded_free(group) {
             Ok(recorded) => recorded,
             Err(error) => return self.distrust_damaged(start, error),
@@ -202,10 +173,10 @@ impl Engine {
         if let Err(error) = self.verify_free_space(start, &recorded) {
             return self.distrust_damaged(start, error);
         }
-        let group = self.allocation.groups.get(start).ok_or(NO_GROUP)?;
+        let group = self.space_map.groups.get(start).ok_or(NO_GROUP)?;
         let free = self.free_now(group, recorded);
         let loaded = self
-            .allocation
+            .space_map
             .groups
             .change(start, |group| group.set_free(free));
         loaded.ok_or(NO_GROUP)
@@ -217,7 +188,7 @@ impl Engine {
         if !matches!(error, StoreError::CorruptItem { .. }) {
             return Err(error);
         }
-        self.distrust(start, &error);
+        self.space_map.distrust(start, &error);
         Ok(())
     }
 
@@ -233,8 +204,8 @@ impl Engine {
             free.insert(range);
         }
         let whole = group.start.get()..group.end();
-        let held = self.allocation.view_pins.iter().map(|held| &held.freed);
-        for pinned in [&self.allocation.pinned, &self.allocation.pinned_writing]
+        let held = self.space_map.view_pins.iter().map(|held| &held.freed);
+        for pinned in [&self.space_map.pinned, &self.space_map.pinned_writing]
             .into_iter()
             .chain(held)
         {
@@ -303,14 +274,46 @@ impl Engine {
     /// Bytes that can be allocated for `kind`, in groups and in new chunks.
     #[must_use]
     pub fn available(&self, kind: SpaceKind) -> u64 {
-        let groups = self.allocation.groups.available(kind);
+        let groups = self.space_map.groups.available(kind);
         groups.saturating_add(self.unallocated(kind))
     }
 
     /// Bytes used by extents (applied or promised) and pinned, for `kind`.
     #[must_use]
     pub fn used(&self, kind: SpaceKind) -> u64 {
-        self.allocation.groups.used(kind)
+        self.space_map.groups.used(kind)
+    }
+}
+
+impl SpaceMap {
+    /// Takes space, of the profile that a conversion makes if one is under way.
+    pub(crate) fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
+        let wanted = self.new_profiles[kind as usize];
+        self.take_where(kind, length, align, |group| {
+            wanted.is_none_or(|flags| group.flags == flags)
+        })
+    }
+
+    /// Takes space from `suitable` groups: from the group that was allocated
+    /// from last, or else from the one whose greatest free range is just large
+    /// enough.
+    pub(crate) fn take_where(
+        &mut self,
+        kind: SpaceKind,
+        length: u64,
+        align: u64,
+        suitable: impl Fn(&BlockGroup) -> bool,
+    ) -> Option<u64> {
+        let current = &mut self.current[Self::slot(kind)];
+        self.groups.take(kind, (length, align), current, suitable)
+    }
+
+    const fn slot(kind: SpaceKind) -> usize {
+        match kind {
+            SpaceKind::Data => 0,
+            SpaceKind::Metadata => 1,
+            SpaceKind::System => 2,
+        }
     }
 }
 

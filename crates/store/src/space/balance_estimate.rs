@@ -29,8 +29,8 @@ impl Engine {
     pub fn begin_balance_estimate(&self) -> BalanceEstimate<'_> {
         BalanceEstimate {
             engine: self,
-            groups: self.allocation.groups.clone(),
-            current: self.allocation.current[0],
+            groups: self.space_map.groups.clone(),
+            current: self.space_map.current[0],
             moved: BTreeMap::new(),
             emptied: Vec::new(),
         }

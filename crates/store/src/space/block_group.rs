@@ -2,8 +2,9 @@
 
 use super::free_space_tree::GroupSpan;
 use super::ranges::RangeSet;
-use butterfs_format::Logical;
+use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
 use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::{ItemType, Key, Logical};
 use std::ops::Range;
 
 /// Who knows of a block group.
@@ -87,6 +88,22 @@ impl BlockGroup {
             start: self.start,
             length: self.length,
             sector_size,
+        }
+    }
+}
+
+impl BlockGroup {
+    /// Key of its item.
+    pub(crate) fn item_key(&self) -> Key {
+        Key::new(self.start.get(), ItemType::BLOCK_GROUP_ITEM, self.length)
+    }
+
+    /// Its item.
+    pub(crate) fn item(&self) -> BlockGroupItem {
+        BlockGroupItem {
+            used: self.used,
+            chunk_objectid: CHUNK_OBJECTID,
+            flags: self.flags,
         }
     }
 }

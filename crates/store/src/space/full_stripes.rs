@@ -10,9 +10,9 @@
 //! free. Only when nothing else is left is it used, in place, as the kernel
 //! always does.
 
+use super::SpaceMap;
 use super::block_group::BlockGroup;
 use super::ranges::RangeSet;
-use crate::engine::Engine;
 use crate::space::kind::SpaceKind;
 use butterfs_format::Logical;
 use std::ops::Range;
@@ -130,13 +130,13 @@ impl BlockGroup {
     }
 }
 
-impl Engine {
+impl SpaceMap {
     /// Closes the rows of everything written so far. Later nodes get other
     /// rows.
-    pub(crate) fn leave_rows(&mut self) {
+    pub(super) fn leave_rows(&mut self) {
         if self.has_rows() {
             for start in self.groups_with_rows() {
-                self.allocation.groups.change(start, BlockGroup::leave_rows);
+                self.groups.change(start, BlockGroup::leave_rows);
             }
         }
     }
@@ -146,17 +146,13 @@ impl Engine {
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
         let mut flags = kinds
             .into_iter()
-            .flat_map(|kind| self.allocation.groups.flags_of(kind));
+            .flat_map(|kind| self.groups.flags_of(kind));
         flags.any(super::block_group::has_parity)
     }
 
     /// Block groups with parity.
     pub(crate) fn groups_with_rows(&self) -> Vec<Logical> {
-        let with = self
-            .allocation
-            .groups
-            .values()
-            .filter(|group| group.row.is_some());
+        let with = self.groups.values().filter(|group| group.row.is_some());
         with.map(|group| group.start).collect()
     }
 
@@ -165,7 +161,7 @@ impl Engine {
     pub(crate) fn use_left_over(&mut self, kind: SpaceKind) -> bool {
         let mut found = false;
         for start in self.groups_with_rows() {
-            let changed = self.allocation.groups.change(start, |group| {
+            let changed = self.groups.change(start, |group| {
                 group.flags.contains(kind.flag()) && group.use_left_over()
             });
             found |= changed.unwrap_or(false);

@@ -3,8 +3,8 @@
 //! Addresses in one free range lie between the same two extents. So the records
 //! of nodes that are allocated there go to one place of the extent tree.
 
+use super::SpaceMap;
 use super::kind::SpaceKind;
-use crate::allocation::Allocation;
 use butterfs_format::Logical;
 
 /// A free range with room for this many nodes is enough.
@@ -19,9 +19,9 @@ pub(crate) struct AllocationPlace {
     group: (Logical, u64),
 }
 
-impl Allocation {
+impl SpaceMap {
     /// Lets nodes be allocated from the start of a large free range on. Gives
-    /// the address of the first one, and the place for [`Allocation::leave_gap`].
+    /// the address of the first one, and the place for [`SpaceMap::leave_gap`].
     /// `None` if there is no suitable range.
     pub(crate) fn aim_at_gap(&mut self, node_size: u64) -> Option<(Logical, AllocationPlace)> {
         let kind = SpaceKind::Metadata;

@@ -8,6 +8,7 @@
 //!
 //! Invariant: no commit comes between opening the volume and this.
 
+use super::Remake;
 use super::block_group::{BlockGroup, Standing};
 use super::free_space_tree;
 use super::ranges::RangeSet;
@@ -46,7 +47,7 @@ impl Engine {
             tracing::warn!("clear_cache: nothing is done, since nothing is written");
             return Ok(());
         }
-        if !self.allocation.remakes_free_space {
+        if !self.space_map.remakes_free_space() {
             self.clear_old_cache();
             return Ok(());
         }
@@ -63,7 +64,7 @@ impl Engine {
     /// # Errors
     /// Damage of the extent tree, no space, reading.
     pub fn remake_free_space(&mut self) -> Result<(), StoreError> {
-        if !self.allocation.remakes_free_space {
+        if !self.space_map.remakes_free_space() {
             return Ok(());
         }
         let gathered = self.gather_free_space()?;
@@ -87,9 +88,9 @@ impl Engine {
         for node in &gathered.nodes {
             self.drop_node_ref(*node, Backref::Tree(TreeId::FREE_SPACE));
         }
-        self.allocation.orphan_free_space.clear();
-        self.allocation.free_space_tree = true;
-        self.allocation.remakes_free_space = false;
+        self.space_map.orphan_free_space.clear();
+        self.space_map.free_space_tree = true;
+        self.space_map.remake = Remake::No;
         let had = self
             .publication
             .superblock
@@ -126,7 +127,7 @@ impl Engine {
         let sector = self.sector_size();
         let mut gathered = Gathered::default();
         let committed = |group: &&BlockGroup| group.standing == Standing::Committed;
-        for group in self.allocation.groups.values().filter(committed) {
+        for group in self.space_map.groups.values().filter(committed) {
             let mut nodes = Vec::new();
             let mut used = 0_u64;
             let has_nodes = group

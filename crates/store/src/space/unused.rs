@@ -94,26 +94,6 @@ impl Engine {
         Ok(used)
     }
 
-    /// Nothing is written to a block group any more: what is known about it
-    /// contradicts itself.
-    pub(crate) fn distrust(&mut self, start: Logical, error: &StoreError) {
-        tracing::error!(
-            group = %start,
-            %error,
-            "nothing more is written to a block group, because what is known of its space \
-             contradicts itself; unmount the volume and run `butterfs check` on it, and if that \
-             finds only the free-space tree wrong, mount it with -o clear_cache"
-        );
-        for current in &mut self.allocation.current {
-            current.take_if(|at| *at == start);
-        }
-        self.allocation.distrusted.insert(start);
-        self.allocation.groups.change(start, |group| {
-            group.set_free(RangeSet::default());
-            group.read_only = true;
-        });
-    }
-
     /// Bytes of a block group that are free by the tree that records free
     /// space, and bytes that must be free by its count.
     fn free_bytes(&self, group: &BlockGroup, free: &[Range<u64>]) -> (u64, u64) {
@@ -140,7 +120,7 @@ impl Engine {
         start: Logical,
         free: &[Range<u64>],
     ) -> Result<(), StoreError> {
-        let group = self.allocation.groups.get(start).ok_or(NO_GROUP)?;
+        let group = self.space_map.groups.get(start).ok_or(NO_GROUP)?;
         let (found, counted) = self.free_bytes(group, free);
         if found == counted {
             return Ok(());
@@ -149,7 +129,7 @@ impl Engine {
         let says = group.used;
         let gaps = self.gaps_between_extents(group, &mut |_, _| Ok(()))?;
         let key = Key::new(start.get(), ItemType::BLOCK_GROUP_ITEM, group.length);
-        if self.free_bytes(group, &gaps).0 != found || !self.allocation.free_space_tree {
+        if self.free_bytes(group, &gaps).0 != found || !self.space_map.free_space_tree {
             let fault = ItemFault::UsedDisagrees { says, found: used };
             return Err(corrupt_item(self.group_tree(), key, fault));
         }
@@ -159,7 +139,7 @@ impl Engine {
 
     /// Gives a block group the count that its extents have.
     pub(crate) fn correct_used(&mut self, start: Logical, used: u64) {
-        let was = self.allocation.groups.change(start, |group| {
+        let was = self.space_map.groups.change(start, |group| {
             let was = group.used;
             group.used = used;
             group.dirty = true;
@@ -201,7 +181,7 @@ impl Engine {
     /// Damage of the extent tree, reading.
     pub(crate) fn verify_used(&mut self) -> Result<(), StoreError> {
         let says = self.publication.superblock.bytes_used;
-        let sum = self.allocation.groups.applied();
+        let sum = self.space_map.groups.applied();
         if says == sum {
             return Ok(());
         }
@@ -211,7 +191,7 @@ impl Engine {
             "the superblock and the block groups disagree about used bytes; all extents are counted"
         );
         let committed = |group: &&BlockGroup| group.standing == Standing::Committed;
-        let groups: Vec<_> = self.allocation.groups.values().filter(committed).collect();
+        let groups: Vec<_> = self.space_map.groups.values().filter(committed).collect();
         let mut wrong = Vec::new();
         for group in groups {
             let used = self.count_used(&(group.start.get()..group.end()))?;
@@ -236,7 +216,7 @@ impl Engine {
 
     /// The free space of a block group as it is recorded.
     pub(super) fn recorded_free(&self, group: &BlockGroup) -> Result<Vec<Range<u64>>, StoreError> {
-        if self.allocation.free_space_tree {
+        if self.space_map.free_space_tree {
             free_space_tree::read_free_ranges(self, &group.span(self.sector_size()))
         } else {
             self.gaps_between_extents(group, &mut |_, _| Ok(()))

@@ -1,14 +1,14 @@
 //! Space that is kept because somebody reads an older state.
 
-use crate::space::ranges::RangeSet;
+use super::ranges::RangeSet;
 
 /// Space of nodes that is held for views.
 #[derive(Debug)]
-pub(crate) struct ViewPins {
-    pub(crate) id: ViewPinsId,
-    pub(crate) views: usize,
+pub(super) struct ViewPins {
+    pub(super) id: ViewPinsId,
+    pub(super) views: usize,
     /// Freed by commits since the first of the views.
-    pub(crate) freed: RangeSet,
+    pub(super) freed: RangeSet,
 }
 
 /// A period of holding. No other period gets its number.
@@ -16,7 +16,7 @@ pub(crate) struct ViewPins {
 pub(crate) struct ViewPinsId(u64);
 
 impl ViewPinsId {
-    pub(crate) const fn next(self) -> Self {
+    pub(super) const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }

@@ -236,7 +236,8 @@ impl Engine {
         let further = self.further_metadata(need);
         Promisable {
             data: self.data_beside(further),
-            metadata: (self.metadata_in_groups() + further).saturating_sub(kept),
+            metadata: (self.space_map.groups.available(SpaceKind::Metadata) + further)
+                .saturating_sub(kept),
         }
     }
 
@@ -257,7 +258,7 @@ impl Engine {
     pub fn standing_of_space(&self) -> SpaceStanding {
         let kind = |kind: SpaceKind| {
             let groups = self
-                .allocation
+                .space_map
                 .groups
                 .values()
                 .filter(|group| group.flags.contains(kind.flag()));
@@ -266,7 +267,7 @@ impl Engine {
                 total: 0,
                 used: 0,
                 pinned: 0,
-                free: self.allocation.groups.available(kind),
+                free: self.space_map.groups.available(kind),
                 left_over: 0,
                 further: self.unallocated(kind),
             };
@@ -294,13 +295,9 @@ impl Engine {
         flags.contains(BlockGroupFlags::METADATA)
     }
 
-    fn metadata_in_groups(&self) -> u64 {
-        self.allocation.groups.available(SpaceKind::Metadata)
-    }
-
     /// Bytes of metadata chunks that must be made so that `need` bytes fit.
     fn further_metadata(&self, need: u64) -> u64 {
-        let further = match need.checked_sub(self.metadata_in_groups()) {
+        let further = match need.checked_sub(self.space_map.groups.available(SpaceKind::Metadata)) {
             None | Some(0) => 0,
             Some(missing) => missing.max(self.next_chunk(SpaceKind::Metadata)),
         };
@@ -319,7 +316,10 @@ impl Engine {
     /// a commit may do without the chunk. The less is pending, the less a
     /// commit needs.
     fn would_take_promised(&self, need: u64) -> bool {
-        if self.pending.refs.is_empty() || self.metadata_in_groups() >= need || self.is_mixed() {
+        if self.pending.refs.is_empty()
+            || self.space_map.groups.available(SpaceKind::Metadata) >= need
+            || self.is_mixed()
+        {
             return false;
         }
         self.is_promised_beside(need)
@@ -344,7 +344,7 @@ impl Engine {
         // `reserve` compared what a commit needs with the promises.
         let takes_promised = self.is_promised_beside(wanted);
         let need = if takes_promised { commit } else { wanted };
-        let missing = need.saturating_sub(self.metadata_in_groups());
+        let missing = need.saturating_sub(self.space_map.groups.available(SpaceKind::Metadata));
         if missing == 0 || self.unallocated_beside_data_chunk() >= missing {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 //! A chunk is made in memory at once, because any edit may need one. Its items
 //! enter the trees at the commit, before the items of any extent in it.
 
-use crate::allocation::Unallocated;
+use super::Unallocated;
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::item_fault::ItemFault;
@@ -46,7 +46,7 @@ impl Engine {
     /// true.
     pub(crate) fn device_spaces_of(&self, counts: impl Fn(Logical) -> bool) -> Vec<DeviceSpace> {
         let mut allocated: Vec<(DeviceId, Range<u64>)> = self
-            .allocation
+            .space_map
             .chunks
             .iter()
             .filter(|(start, _)| counts(**start))
@@ -77,7 +77,7 @@ impl Engine {
     fn bytes_of(&self, device: DeviceId) -> u64 {
         let item = self.publication.devices.get(&device);
         let bytes = item.map_or(0, |item| item.total_bytes);
-        let end = self.allocation.device_ends.get(&device).copied();
+        let end = self.space_map.device_ends.get(&device).copied();
         end.unwrap_or(u64::MAX).min(bytes)
     }
 
@@ -86,11 +86,11 @@ impl Engine {
     /// several profiles, or devices are missing, they name the safest profile
     /// that the devices allow, as in the kernel.
     pub(crate) fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
-        if let Some(flags) = self.allocation.new_profiles[kind as usize] {
+        if let Some(flags) = self.space_map.new_profiles[kind as usize] {
             return flags;
         }
         let newest = self
-            .allocation
+            .space_map
             .groups
             .newest_flags(kind)
             .unwrap_or(kind.flag());
@@ -98,7 +98,7 @@ impl Engine {
             return newest;
         }
         let devices = self.devices_used();
-        let profiles = self.allocation.groups.flags_of(kind).filter_map(|flags| {
+        let profiles = self.space_map.groups.flags_of(kind).filter_map(|flags| {
             let profile = Profile::from_flags(flags)?;
             (profile.devices_min() <= devices).then_some((safety(profile), flags))
         });
@@ -112,7 +112,7 @@ impl Engine {
     }
 
     fn look_at_unallocated(&self, kind: SpaceKind) -> Unallocated {
-        self.allocation.unallocated_cache.get(kind, || {
+        self.space_map.unallocated_cache.get(kind, || {
             let (flags, spaces) = (self.flags_for(kind), self.device_spaces());
             Unallocated {
                 bytes: placement::possible(flags, &spaces),
@@ -162,7 +162,7 @@ impl Engine {
             // The superblock may have room for fewer stripes than there are
             // devices.
             SpaceKind::System => {
-                let stripes_max = Superblock::array_stripes_left(&self.system_chunks());
+                let stripes_max = Superblock::array_stripes_left(&self.space_map.system_chunks());
                 placement::plan_narrow(flags, &spaces, stripes_max)
             }
             _ => placement::plan(flags, &spaces),
@@ -171,7 +171,7 @@ impl Engine {
             VolumeError::NoSpace => StoreError::NoSpace,
             other => other.into(),
         })?;
-        let last = self.allocation.chunks.iter().next_back();
+        let last = self.space_map.chunks.iter().next_back();
         let end = last.map_or(LOGICAL_MIN, |(logical, chunk)| logical.get() + chunk.length);
         // The last chunk of a volume may lie at the end of all addresses.
         let logical = end
@@ -204,7 +204,7 @@ impl Engine {
                 .collect(),
         };
         if kind == SpaceKind::System {
-            let mut system = self.system_chunks();
+            let mut system = self.space_map.system_chunks();
             system.push((logical, chunk.clone()));
             if !Superblock::array_fits(&system) {
                 return Err(StoreError::NoSpace);
@@ -218,7 +218,7 @@ impl Engine {
         for range in &excluded {
             free.remove(range.clone());
         }
-        self.allocation.groups.insert(BlockGroup {
+        self.space_map.groups.insert(BlockGroup {
             start: logical,
             length: chunk.length,
             flags,
@@ -234,19 +234,9 @@ impl Engine {
             row: row_length(&chunk),
             left_over: RangeSet::default(),
         });
-        self.allocation.chunks.insert(logical, chunk);
-        self.allocation.unallocated_cache.forget();
+        self.space_map.chunks.insert(logical, chunk);
+        self.space_map.unallocated_cache.forget();
         Ok(())
-    }
-
-    /// Chunks that the superblock lists.
-    pub(crate) fn system_chunks(&self) -> Vec<(Logical, Chunk)> {
-        self.allocation
-            .chunks
-            .iter()
-            .filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM))
-            .map(|(logical, chunk)| (*logical, chunk.clone()))
-            .collect()
     }
 
     /// Enters the items of new chunks into the trees.
@@ -254,13 +244,13 @@ impl Engine {
         // This comes before a new group gets items where leftovers were seen.
         self.remove_orphan_free_space()?;
         loop {
-            let Some(start) = self.allocation.groups.first_new() else {
+            let Some(start) = self.space_map.groups.first_new() else {
                 return Ok(());
             };
-            self.allocation
+            self.space_map
                 .groups
                 .change(start, |group| group.standing = Standing::Entered);
-            let group = self.allocation.groups.get(start).expect("found above");
+            let group = self.space_map.groups.get(start).expect("found above");
             let span = group.span(self.publication.superblock.sector_size.into());
             let (key, item) = (group.item_key(), group.item());
             let mut free = RangeSet::default();
@@ -272,14 +262,14 @@ impl Engine {
             self.enter_chunk(start)?;
             let tree = self.group_tree();
             Editor::new(self, tree).insert(&key, &item.encode())?;
-            if self.allocation.free_space_tree {
+            if self.space_map.free_space_tree {
                 free_space_tree::add_group(self, &span, &free)?;
             }
         }
     }
 
     fn enter_chunk(&mut self, logical: Logical) -> Result<(), StoreError> {
-        let chunk = self.allocation.chunks[&logical].clone();
+        let chunk = self.space_map.chunks[&logical].clone();
         let key = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, logical.get());
         Editor::new(self, TreeId::CHUNK).insert(&key, &chunk.encode())?;
         let extent = DeviceExtent {
@@ -301,9 +291,9 @@ impl Engine {
     /// kind. Such a group held nothing in the last generation either.
     pub(crate) fn remove_empty_groups(&mut self) -> Result<(), StoreError> {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
-            let mut left = self.allocation.groups.count(kind);
-            for start in self.allocation.groups.idle(kind) {
-                let group = self.allocation.groups.get(start);
+            let mut left = self.space_map.groups.count(kind);
+            for start in self.space_map.groups.idle(kind) {
+                let group = self.space_map.groups.get(start);
                 // What moved here when another group was removed counts as
                 // well.
                 let is_idle = group.is_some_and(|group| {
@@ -336,27 +326,27 @@ impl Engine {
     /// The extent tree has something in it: its count is wrong. Nothing changed
     /// then.
     pub(crate) fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
-        if let Some(group) = self.allocation.groups.get(start)
+        if let Some(group) = self.space_map.groups.get(start)
             && let Some(at) = self.first_extent_over(&(start.get()..group.end()))?
         {
             let key = Key::new(at, ItemType::EXTENT_ITEM, 0);
             return Err(corrupt_item(TreeId::EXTENT, key, ItemFault::InEmptyGroup));
         }
         let (Some(group), Some(chunk)) = (
-            self.allocation.groups.remove(start),
-            self.allocation.chunks.remove(&start),
+            self.space_map.groups.remove(start),
+            self.space_map.chunks.remove(&start),
         ) else {
             return Err(StoreError::Internal("a block group without a chunk"));
         };
-        self.allocation.unallocated_cache.forget();
-        for current in &mut self.allocation.current {
+        self.space_map.unallocated_cache.forget();
+        for current in &mut self.space_map.current {
             current.take_if(|at| *at == start);
         }
         let map = self.space.map().without(start);
         self.space.set_map(map);
         let tree = self.group_tree();
         Editor::new(self, tree).remove(&group.item_key())?;
-        if self.allocation.free_space_tree {
+        if self.space_map.free_space_tree {
             free_space_tree::remove_group(self, &group.span(self.sector_size()))?;
         }
         let key = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, start.get());
@@ -367,14 +357,6 @@ impl Engine {
         let devices: Vec<DeviceId> = chunk.stripes.iter().map(|s| s.device).collect();
         let length = stripe_length(&chunk);
         self.change_devices(&devices, |used| used.saturating_sub(length))
-    }
-
-    /// Bytes of devices that the chunk at `start` takes.
-    #[must_use]
-    pub fn device_bytes(&self, start: Logical) -> u64 {
-        self.allocation.chunks.get(&start).map_or(0, |chunk| {
-            stripe_length(chunk).saturating_mul(chunk.stripes.len() as u64)
-        })
     }
 }
 
@@ -458,7 +440,7 @@ mod tests {
         check();
         let store = open(&path);
         assert_eq!(listed(&store), 2 + more);
-        assert_eq!(store.read().system_chunks().len(), 2 + more);
+        assert_eq!(store.read().space_map.system_chunks().len(), 2 + more);
     }
 
     #[test]
@@ -481,7 +463,7 @@ mod tests {
         let started = std::time::Instant::now();
         let store = open(&path);
         let elapsed = started.elapsed();
-        assert!(store.read().allocation.groups.len() > GROUPS);
+        assert!(store.read().space_map.groups.len() > GROUPS);
         println!("{GROUPS} block groups are opened in {elapsed:?}");
         // Milliseconds, so that a busy machine has enough time.
         assert!(elapsed < std::time::Duration::from_secs(2), "{elapsed:?}");
