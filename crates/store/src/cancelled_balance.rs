@@ -15,7 +15,7 @@ use crate::Store;
 use crate::drop_tree::{DropProgress, Dropped, Top};
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::share::Keyed;
+use crate::refs::share::Keyed;
 use crate::space::reserve::Purpose;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{Generation, ItemType, Key, TreeId};

@@ -43,7 +43,7 @@ impl Engine {
     pub fn is_clean(&self) -> bool {
         self.forest.dirty.is_empty()
             && self.space_map.is_recorded()
-            && self.pending.refs.is_empty()
+            && self.ledger.pending().is_empty()
             && !self.forest.trees.any_changed()
             && !self.publication.superblock_changed
             && self.has_written_stats()
@@ -224,10 +224,9 @@ impl Engine {
             checksum.seal_block(Arc::make_mut(node).bytes_mut());
             nodes.push(node.clone());
         }
-        self.pending.checksums.forget_applied();
         nodes.sort_unstable_by_key(|node| node.logical());
         self.space_map.end_generation();
-        self.pending.lost_writing = std::mem::take(&mut self.pending.lost);
+        self.ledger.end_generation();
         let generation = self.generation;
         self.generation = Generation(generation.get() + 1);
         PreparedCommit {
@@ -245,7 +244,7 @@ impl Engine {
             self.forest.cache.insert(node);
         }
         self.acknowledged.commits.fetch_add(1, Ordering::SeqCst);
-        self.pending.lost_writing.clear();
+        self.ledger.published();
         self.free_log_space();
         self.space_map.unpin_published();
     }

@@ -22,9 +22,9 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
-use crate::extent::pending::{ExtentKind, Outcome};
-use crate::extent::share::{ExtentState, Keyed, data_children};
 use crate::item_fault::ItemFault;
+use crate::refs::pending::{ExtentKind, Outcome};
+use crate::refs::share::{ExtentState, Keyed, data_children};
 use crate::subvolume::orphan_key;
 use butterfs_format::{Generation, Key, NodeRef, TreeId};
 use butterfs_tree::{Node, NodeSource};
@@ -202,15 +202,17 @@ impl Engine {
         self.verify_refs_of_children(leaf, by)?;
         for (place, by) in data_children(leaf, by)? {
             let change = (by, -1);
-            let outcome =
-                self.pending
-                    .refs
-                    .change(place.disk, place.disk_length, ExtentKind::Data, change);
+            let outcome = self.ledger.pending_mut().change(
+                place.disk,
+                place.disk_length,
+                ExtentKind::Data,
+                change,
+            );
             if outcome == Outcome::Vanished {
-                self.pending.lost.remove(&place.disk);
+                self.ledger.forget_lost(place.disk);
                 self.release_data(place.disk, place.disk_length);
             } else {
-                self.note_lost(place.disk, by);
+                self.ledger.note_lost(place.disk, by);
             }
         }
         Ok(())

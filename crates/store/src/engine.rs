@@ -8,15 +8,15 @@
 use crate::acknowledged::Acknowledged;
 use crate::branch_cache;
 use crate::error::{StoreError, bad_item, corrupt_item};
-use crate::extent::pending::{Backref, ExtentKind, Outcome};
 use crate::forest::Forest;
 use crate::forest::OnMissing;
 use crate::fsync_log::FsyncLog;
 use crate::inject;
 use crate::item_fault::ItemFault;
-use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::groups::Quotas;
+use crate::refs::RefLedger;
+use crate::refs::pending::{Backref, ExtentKind, Outcome};
 use crate::rescue::{NodesPassedOver, OnFault, Rescue};
 use crate::rounds::Rounds;
 use crate::space::SpaceMap;
@@ -57,8 +57,8 @@ pub struct Engine {
     pub(crate) forest: Forest,
     /// Chunks, block groups and free space.
     pub(crate) space_map: SpaceMap,
-    /// Changes that wait for their trees.
-    pub(crate) pending: Pending,
+    /// References and checksums that wait for their trees.
+    pub(crate) ledger: RefLedger,
     /// Superblocks and devices.
     pub(crate) publication: Publication,
     /// The fsync log.
@@ -135,6 +135,11 @@ impl Engine {
         &self.space
     }
 
+    /// References and checksums that wait for their trees, to add to them.
+    pub const fn ledger_mut(&mut self) -> &mut RefLedger {
+        &mut self.ledger
+    }
+
     /// The space of the volume.
     #[must_use]
     pub const fn space_map(&self) -> &SpaceMap {
@@ -166,7 +171,7 @@ impl Engine {
     /// Number of extents with pending changes.
     #[must_use]
     pub fn pending_len(&self) -> usize {
-        self.pending.refs.len()
+        self.ledger.pending().len()
     }
 
     /// Block groups, ascending.
@@ -366,8 +371,8 @@ impl Engine {
         self.note_edit();
         let length = self.identity.node_size as u64;
         let kind = Self::node_kind(node);
-        self.pending
-            .refs
+        self.ledger
+            .pending_mut()
             .change(node.logical, length, kind, (by, count))
     }
 
@@ -381,8 +386,8 @@ impl Engine {
         self.note_edit();
         let kind = ExtentKind::Node { level, first_key };
         let length = self.identity.node_size as u64;
-        self.pending
-            .refs
+        self.ledger
+            .pending_mut()
             .insert_new(logical, length, kind, Backref::Tree(tree))?;
         Ok(NodeRef {
             logical,

@@ -62,7 +62,10 @@ impl Engine {
             self.write_group_items()?;
             self.write_root_items(now)?;
             let groups = self.space_map.groups();
-            if self.pending.refs.is_empty() && groups.first_new().is_none() && !groups.has_dirty() {
+            if self.ledger.pending().is_empty()
+                && groups.first_new().is_none()
+                && !groups.has_dirty()
+            {
                 return Ok(());
             }
         }
@@ -84,15 +87,15 @@ impl Engine {
     /// make pending changes themselves, and their records go to nodes that become
     /// writable too. `gap` is where the next node will be.
     fn copy_what_records_touch(&mut self, gap: Option<Logical>) -> Result<(), StoreError> {
-        self.pending.refs.note_arrivals();
-        let waiting = self.pending.refs.iter().map(|(logical, _)| logical);
+        self.ledger.pending_mut().note_arrivals();
+        let waiting = self.ledger.pending().iter().map(|(logical, _)| logical);
         let mut places: Vec<Logical> = waiting.chain(gap).collect();
         while !places.is_empty() {
             self.touch_places(&places)?;
             self.touch_root_items()?;
-            places = self.pending.refs.take_arrivals();
+            places = self.ledger.pending_mut().take_arrivals();
         }
-        self.pending.refs.ignore_arrivals();
+        self.ledger.pending_mut().ignore_arrivals();
         Ok(())
     }
 
@@ -113,7 +116,7 @@ impl Engine {
             };
             let (span, item) = (group.span(sector_size), group.item_key());
             if self.space_map.has_free_space_tree() {
-                let extent = self.pending.refs.get(*logical);
+                let extent = self.ledger.pending().get(*logical);
                 let length = extent.map_or(node_size, |extent| extent.length);
                 let range = logical.get()..logical.get().saturating_add(length);
                 free_space_tree::touch(self, &span, &range)?;

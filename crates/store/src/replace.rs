@@ -20,12 +20,12 @@
 //! both.
 
 use crate::add_device::write_all_copies;
-use crate::checksums::SectorChecksums;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::record::ExtentHead;
 use crate::membership_fault::MembershipFault;
 use crate::parallel::in_parallel;
+use crate::refs::checksums::SectorChecksums;
+use crate::refs::record::ExtentHead;
 use crate::remove_device::{RemovedDevice, wipe_superblocks};
 use crate::space::ranges::RangeSet;
 use crate::{Purpose, Store};

@@ -9,7 +9,7 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::share::Keyed;
+use crate::refs::share::Keyed;
 use crate::trees::TreeState;
 use crate::{Purpose, Store, now};
 use butterfs_format::item::root::{RootFlags, RootItem};

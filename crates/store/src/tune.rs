@@ -10,14 +10,14 @@
 //!
 //! [`States::Tuned`]: crate::States::Tuned
 
-use crate::checksums::item_bytes_max;
-use crate::data::DataExtent;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
-use crate::extent::pending::Backref;
-use crate::extent::record::ExtentRecord;
 use crate::item_fault::ItemFault;
-use crate::lost_refs::DataOwner;
+use crate::refs::checksums::item_bytes_max;
+use crate::refs::data::DataExtent;
+use crate::refs::lost_refs::DataOwner;
+use crate::refs::pending::Backref;
+use crate::refs::record::ExtentRecord;
 use crate::space::Remake;
 use crate::space::kind::SpaceKind;
 use crate::tune_fault::TuneFault;

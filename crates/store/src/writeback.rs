@@ -41,14 +41,9 @@ impl Engine {
             .addresses_of(|node| !self.forest.written.has(node))
     }
 
-    /// Whether more than `most` extents or references wait.
-    fn has_more_than(&self, most: usize) -> bool {
-        self.pending.refs.len().max(self.pending.refs.references()) > most
-    }
-
     /// Whether the commit has only little left to do.
     pub(crate) fn is_nearly_written(&self, left_to_commit: usize) -> bool {
-        !self.has_more_than(PIECE) && self.unwritten().nth(left_to_commit).is_none()
+        !self.ledger.has_more_than(PIECE) && self.unwritten().nth(left_to_commit).is_none()
     }
 
     /// Brings a piece of what is pending into its trees; true when more is
@@ -59,7 +54,7 @@ impl Engine {
             return Ok(false);
         }
         self.enter_new_groups()?;
-        let more = self.has_more_than(PIECE);
+        let more = self.ledger.has_more_than(PIECE);
         self.apply_pending(if more { PIECE } else { usize::MAX })?;
         if !more {
             // All data extents are in the extent tree. So no extent whose
@@ -77,7 +72,12 @@ impl Engine {
         self.space_map.verify_given_out(changed, length)?;
         for logical in addresses {
             // The others were compared when they entered the extent tree.
-            if self.pending.refs.get(*logical).is_some_and(|node| node.new) {
+            if self
+                .ledger
+                .pending()
+                .get(*logical)
+                .is_some_and(|node| node.new)
+            {
                 self.verify_unused(&(logical.get()..logical.get() + length))?;
             }
         }

@@ -738,7 +738,9 @@ impl Filesystem {
                 };
                 let in_place = matches!(output.target, Target::Overwrite(_));
                 if !output.sums.is_empty() && !in_place {
-                    engine.add_checksums(logical, output.sums.clone());
+                    engine
+                        .ledger_mut()
+                        .add_checksums(logical, output.sums.clone());
                 }
             }
             let size = state.item.size;

@@ -486,7 +486,9 @@ fn enter_group(
             // Each extent takes its own space, so that the extents can be freed
             // one by one.
             if !output.sums.is_empty() {
-                engine.add_checksums(place.disk.get(), output.sums.clone());
+                engine
+                    .ledger_mut()
+                    .add_checksums(place.disk.get(), output.sums.clone());
             }
         }
     }

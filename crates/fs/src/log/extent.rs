@@ -209,7 +209,7 @@ fn checksums(
             }
             let index = ((at - wanted.start) / sector) as usize;
             if missing.remove(&index) {
-                engine.add_checksums(at, sum.to_vec());
+                engine.ledger_mut().add_checksums(at, sum.to_vec());
             }
         }
     }

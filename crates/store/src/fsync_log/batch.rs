@@ -47,9 +47,9 @@ impl Engine {
         if self.quotas().is_some() {
             return false;
         }
-        let sums = self.pending.checksums.bytes() / self.node_size();
+        let sums = self.ledger.checksum_bytes() / self.node_size();
         let commit = self.forest.dirty.len()
-            + self.pending.refs.len() / EXTENTS_PER_LEAF
+            + self.ledger.pending().len() / EXTENTS_PER_LEAF
             + sums
             + COMMIT_NODES;
         self.log.has_outgrown(commit)
@@ -85,10 +85,10 @@ impl Engine {
         let range = logical.get()..logical.get() + length;
         let log = &self.log;
         if log.named.contains_key(&logical) {
-            self.forget_checksums(&range);
+            self.ledger.forget_checksums(&range);
             self.log.held_named.insert(logical, range.end);
         } else if log.unnamed.contains(&logical) || log.unnamed_writing.contains(&logical) {
-            self.forget_checksums(&range);
+            self.ledger.forget_checksums(&range);
             self.log.held.push(range);
         } else {
             self.give_back_logged(range);
@@ -102,7 +102,7 @@ impl Engine {
             Ok(()) => self.give_back(Logical(range.start), range.end - range.start),
             // The log is given up, and the commit frees it.
             Err(_) => {
-                self.forget_checksums(&range);
+                self.ledger.forget_checksums(&range);
                 self.log.held.push(range);
             }
         }

@@ -36,7 +36,7 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub fn has_data_extent(&self, extent: crate::DataExtent) -> Result<bool, StoreError> {
-        if let Some(pending) = self.pending.refs.get(extent.logical)
+        if let Some(pending) = self.ledger.pending().get(extent.logical)
             && pending.new
         {
             return Ok(pending.length == extent.length);

@@ -9,8 +9,8 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::forest::Forest;
 use crate::fsync_log::{FsyncLog, Waiting};
-use crate::pending::Pending;
 use crate::publication::Publication;
+use crate::refs::RefLedger;
 use crate::rescue::NodesPassedOver;
 use crate::rounds::Rounds;
 use crate::space::block_group::{BlockGroup, Standing};
@@ -285,7 +285,7 @@ pub(super) fn blank_engine(
         generation: Generation(superblock.generation.get() + 1),
         forest: Forest::new(options.cache_bytes, identity.node_size),
         space_map: SpaceMap::new(tree),
-        pending: Pending::default(),
+        ledger: RefLedger::default(),
         log: FsyncLog::new(match superblock.log_root.get() {
             0 => Waiting::No,
             _ => Waiting::Yes,

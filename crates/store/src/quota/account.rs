@@ -17,12 +17,12 @@ use super::reach_sets::{ReachSets, SetId};
 use super::{TOUCHED_MAX, TOUCHED_NODES_MAX};
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::pending::{Backref, ExtentKind, PendingExtent};
-use crate::extent::share::{Keyed, data_children};
 use crate::quota::groups::Delta;
 use crate::quota::groups::Quotas;
 use crate::quota::groups::SnapshotOf;
 use crate::quota::groups::Touched;
+use crate::refs::pending::{Backref, ExtentKind, PendingExtent};
+use crate::refs::share::{Keyed, data_children};
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{NodeRef, TreeId};
 use butterfs_tree::NodeSource;
@@ -103,13 +103,13 @@ impl Engine {
             *bytes = bytes.saturating_add(length);
             Ok(())
         };
-        for (logical, extent) in self.pending.refs.iter() {
+        for (logical, extent) in self.ledger.pending().iter() {
             if concerns_subvolumes(extent) {
                 add(logical, extent.length, extent.kind, extent.new)?;
             }
         }
         let unchanged = |logical| {
-            let pending = self.pending.refs.get(logical);
+            let pending = self.ledger.pending().get(logical);
             pending.is_none_or(|pending| !concerns_subvolumes(pending))
         };
         for (logical, touched) in &quotas.running.touched {
@@ -117,7 +117,7 @@ impl Engine {
                 add(*logical, touched.length, touched.kind, false)?;
             }
         }
-        for (logical, netted) in self.pending.refs.netted() {
+        for (logical, netted) in self.ledger.pending().netted() {
             if unchanged(logical) && !quotas.running.touched.contains_key(&logical) {
                 add(logical, netted.length, netted.kind, false)?;
             }

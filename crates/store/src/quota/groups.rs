@@ -1,6 +1,6 @@
 //! Quota groups in memory, and what is noted for counting.
 
-use crate::extent::pending::ExtentKind;
+use crate::refs::pending::ExtentKind;
 use butterfs_format::item::qgroup::{
     GroupId, QgroupInfo, QgroupLimit, QgroupStatus, QgroupStatusFlags,
 };

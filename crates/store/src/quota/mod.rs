@@ -96,7 +96,7 @@ impl Engine {
     /// Begins a generation whose changes the numbers must follow.
     pub(crate) fn follow_quotas(&mut self) {
         if self.quotas().is_some_and(|quotas| !quotas.is_simple()) {
-            self.pending.refs.note_netted();
+            self.ledger.pending_mut().note_netted();
         }
     }
 
@@ -128,7 +128,7 @@ impl Engine {
             quotas.set_inconsistent(&reason.to_string());
         }
         // What the commit itself changes belongs to no subvolume.
-        self.pending.refs.forget_netted();
+        self.ledger.pending_mut().forget_netted();
         let running = std::mem::take(&mut quotas.running);
         let written = self.write_quotas(&mut quotas, &running.gone);
         self.quotas = Some(quotas);

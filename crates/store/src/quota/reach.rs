@@ -15,8 +15,8 @@
 use super::reach_sets::{ReachSets, SetId};
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::pending::{Backref, ExtentKind};
-use crate::extent::record::ExtentRecord;
+use crate::refs::pending::{Backref, ExtentKind};
+use crate::refs::record::ExtentRecord;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
@@ -174,7 +174,7 @@ impl View for Now<'_> {
     }
 
     fn refs(&self, logical: Logical, length: u64, kind: ExtentKind) -> Result<Refs, StoreError> {
-        let pending = self.0.pending.refs.get(logical);
+        let pending = self.0.ledger.pending().get(logical);
         let mut refs = if pending.is_some_and(|pending| pending.new) {
             Refs {
                 by: Vec::new(),

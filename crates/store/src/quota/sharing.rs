@@ -2,11 +2,11 @@
 
 use super::reach::{Now, Reach, Unkept, View};
 use super::reach_sets::ReachSets;
-use crate::data::DataExtent;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::pending::{Backref, ExtentKind};
-use crate::lost_refs::DataOwner;
+use crate::refs::data::DataExtent;
+use crate::refs::lost_refs::DataOwner;
+use crate::refs::pending::{Backref, ExtentKind};
 
 /// Tells for data extents whether anybody but one owner refers to them: other
 /// files, other parts of the file, or snapshots. It remembers what it finds out

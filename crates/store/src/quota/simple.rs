@@ -11,9 +11,9 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::pending::{Backref, ExtentKind, PendingExtent};
-use crate::extent::record::ExtentRecord;
 use crate::quota::groups::Quotas;
+use crate::refs::pending::{Backref, ExtentKind, PendingExtent};
+use crate::refs::record::ExtentRecord;
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{Generation, Logical, TreeId};
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ impl Engine {
     pub(super) fn follow_simple(&self, quotas: &mut Quotas) -> Result<(), StoreError> {
         let from = quotas.charged_from();
         let mut charges: BTreeMap<TreeId, i128> = BTreeMap::new();
-        for (logical, extent) in self.pending.refs.iter() {
+        for (logical, extent) in self.ledger.pending().iter() {
             let Some(charge) = self.charge(logical, extent, from)? else {
                 continue;
             };

@@ -6,8 +6,8 @@ use super::terms::{BATCH_BYTES, BATCH_EXTENTS, NODES_BESIDE, NODES_LEAST, WRITER
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
-use crate::extent::pending::{Backref, ExtentKind};
 use crate::item_fault::ItemFault;
+use crate::refs::pending::{Backref, ExtentKind};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;

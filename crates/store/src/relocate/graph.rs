@@ -22,9 +22,9 @@ use super::moves::Moves;
 use super::terms::RefsNow;
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
-use crate::extent::pending::{Backref, ExtentKind};
-use crate::extent::share::{Keyed, data_children};
 use crate::item_fault::ItemFault;
+use crate::refs::pending::{Backref, ExtentKind};
+use crate::refs::share::{Keyed, data_children};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::{ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Node, NodeSource};
@@ -438,8 +438,8 @@ impl Graph {
             .ok_or(StoreError::Internal("a node moves that nobody refers to"))?;
         let owner = Some(node.owner());
         engine
-            .pending
-            .refs
+            .ledger
+            .pending_mut()
             .insert_moved((step.new.logical, length), kind, first, owner)?;
         for by in by {
             engine.change_node_ref(step.new, *by, 1);

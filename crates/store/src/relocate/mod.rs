@@ -31,9 +31,9 @@ mod terms;
 
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
-use crate::extent::pending::{Backref, ExtentKind};
-use crate::extent::record::ExtentRecord;
 use crate::item_fault::ItemFault;
+use crate::refs::pending::{Backref, ExtentKind};
+use crate::refs::record::ExtentRecord;
 use crate::space::kind::SpaceKind;
 use crate::{Purpose, Store};
 use butterfs_format::item::chunk::BlockGroupFlags;
@@ -72,7 +72,7 @@ impl Engine {
         length: u64,
         kind: ExtentKind,
     ) -> Result<RefsNow, StoreError> {
-        let pending = self.pending.refs.get(logical);
+        let pending = self.ledger.pending().get(logical);
         let mut sums: BTreeMap<Backref, i64> = BTreeMap::new();
         let mut now = RefsNow {
             by: Vec::new(),
@@ -108,7 +108,7 @@ impl Engine {
     ) -> Result<Vec<(Logical, u8)>, StoreError> {
         let mut nodes = Vec::new();
         self.visit_extents(&range_of(group), &mut |head, _| {
-            let pending = self.pending.refs.get(Logical(head.key.objectid));
+            let pending = self.ledger.pending().get(Logical(head.key.objectid));
             let net = pending.map_or(0, |pending| pending.net());
             // The coming commit frees others.
             let stays = head.refs.checked_add_signed(net) != Some(0);

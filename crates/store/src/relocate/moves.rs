@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::pending::{Backref, ExtentKind};
+use crate::refs::pending::{Backref, ExtentKind};
 use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::{Logical, TreeId};
 use rustc_hash::FxHashMap;
@@ -44,24 +44,33 @@ impl Moves {
     ) -> Result<(), StoreError> {
         let kind = ExtentKind::Data;
         let (from, length) = (place.disk, place.disk_length);
-        engine.pending.refs.change(from, length, kind, (old, -1));
+        engine
+            .ledger
+            .pending_mut()
+            .change(from, length, kind, (old, -1));
         let Some(moved) = self.0.get_mut(&from) else {
-            engine.pending.refs.change(from, length, kind, (new, 1));
+            engine
+                .ledger
+                .pending_mut()
+                .change(from, length, kind, (new, 1));
             return Ok(());
         };
-        engine.note_lost(from, old);
+        engine.ledger.note_lost(from, old);
         if moved.is_born {
-            engine.pending.refs.change(moved.to, length, kind, (new, 1));
+            engine
+                .ledger
+                .pending_mut()
+                .change(moved.to, length, kind, (new, 1));
             return Ok(());
         }
         moved.is_born = true;
         let owner = moved.owner;
         engine
-            .pending
-            .refs
+            .ledger
+            .pending_mut()
             .insert_moved((moved.to, length), kind, new, owner)?;
         for (at, sums) in std::mem::take(&mut moved.sums) {
-            engine.add_checksums(at, sums);
+            engine.ledger.add_checksums(at, sums);
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Bounds and types that all parts of a relocation use.
 
-use crate::extent::pending::Backref;
+use crate::refs::pending::Backref;
 use butterfs_format::{Logical, TreeId};
 use std::ops::Range;
 use std::time::Duration;

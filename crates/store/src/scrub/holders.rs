@@ -1,10 +1,10 @@
 //! Who uses what a scrub finds damaged.
 
-use crate::data::DataExtent;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::pending::{Backref, ExtentKind};
-use crate::extent::record::{ExtentHead, ExtentRecord};
+use crate::refs::data::DataExtent;
+use crate::refs::pending::{Backref, ExtentKind};
+use crate::refs::record::{ExtentHead, ExtentRecord};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeNumber, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;

@@ -1,10 +1,10 @@
 //! What there is to verify in a part of a stretch.
 
-use crate::checksums::SectorChecksums;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::record::ExtentHead;
 use crate::item_fault::ItemFault;
+use crate::refs::checksums::SectorChecksums;
+use crate::refs::record::ExtentHead;
 use crate::scrub::report::ScrubCounts;
 use butterfs_format::{Generation, Logical, TreeId};
 use butterfs_volume::{StripeLayout, StripePart, StripeRole};

@@ -4,8 +4,8 @@ use super::plan::What;
 use super::{Part, Repair};
 use crate::Store;
 use crate::engine::Engine;
-use crate::extent::pending::ExtentKind;
-use crate::extent::record::ExtentRecord;
+use crate::refs::pending::ExtentKind;
+use crate::refs::record::ExtentRecord;
 use crate::scrub::report::{ScrubFault, ScrubOutcome, ScrubStep, ScrubbedKind};
 use butterfs_format::{Generation, Logical};
 use std::sync::atomic::Ordering;
@@ -29,8 +29,8 @@ impl Engine {
         let in_memory = self.forest.has_changed(logical);
         if in_memory
             || self
-                .pending
-                .refs
+                .ledger
+                .pending()
                 .get(logical)
                 .is_some_and(|extent| extent.new)
         {

@@ -111,7 +111,7 @@ impl Engine {
     /// Returns allocated space that nothing refers to.
     pub fn give_back(&mut self, logical: Logical, length: u64) {
         let range = logical.get()..logical.get() + length;
-        self.forget_checksums(&range);
+        self.ledger.forget_checksums(&range);
         let result = self.space_map.for_each_group_part(&range, |group, part| {
             group.promised = group.promised.saturating_sub(part.end - part.start);
             group.release(part);
@@ -217,7 +217,7 @@ impl Engine {
             free.remove(range.clone());
         }
         // What a replay took over before the group was loaded.
-        for range in self.pending.refs.new_in(whole) {
+        for range in self.ledger.pending().new_in(whole) {
             free.remove(range);
         }
         free

@@ -132,14 +132,14 @@ impl SpaceStanding {
 impl Engine {
     /// Whether the generation should be committed before it grows more.
     pub(crate) fn crowding(&self) -> Crowding {
-        let pending = self.pending.refs.len() + self.pending.refs.netted_len();
+        let pending = self.ledger.pending().len() + self.ledger.pending().netted_len();
         let most = self.generation_bytes.max(GENERATION_MIN);
         let of_mib = |count: usize| most / (1 << 10) * count / (1 << 10);
         let exceeds = |times: usize| {
             self.dirty_bytes() > times * most
                 || pending > times * of_mib(PENDING_PER_MIB)
-                || self.pending.refs.references() > times * of_mib(REFERENCES_PER_MIB)
-                || self.pending.checksums.held_bytes() > times * of_mib(CHECKSUMS_PER_MIB)
+                || self.ledger.pending().references() > times * of_mib(REFERENCES_PER_MIB)
+                || self.ledger.held_checksum_bytes() > times * of_mib(CHECKSUMS_PER_MIB)
         };
         if exceeds(2) {
             Crowding::Full
@@ -316,7 +316,7 @@ impl Engine {
     /// a commit may do without the chunk. The less is pending, the less a
     /// commit needs.
     fn would_take_promised(&self, need: u64) -> bool {
-        if self.pending.refs.is_empty()
+        if self.ledger.pending().is_empty()
             || self.space_map.groups.available(SpaceKind::Metadata) >= need
             || self.is_mixed()
         {
@@ -365,15 +365,15 @@ impl Engine {
     /// Nodes that the commit of what is pending changes at most.
     pub(crate) fn commit_nodes_max(&self) -> u64 {
         let size = self.node_size() as u64;
-        let pending = self.pending.refs.len() as u64;
+        let pending = self.ledger.pending().len() as u64;
         // Each pending extent touches one leaf of the extent tree and one of
         // the free-space tree, but all of them together touch no more nodes
         // than these trees have. New items fill further nodes.
         let existing = self.used(SpaceKind::Metadata) / size;
         // Further references of an extent have items of their own.
-        let further = (self.pending.refs.references() as u64).saturating_sub(pending);
+        let further = (self.ledger.pending().references() as u64).saturating_sub(pending);
         let items = pending * EXTENT_BYTES + further * REFERENCE_BYTES;
-        let new = items / size + self.pending.checksums.bytes() as u64 / size;
+        let new = items / size + self.ledger.checksum_bytes() as u64 / size;
         let quotas = self.quotas().map_or(0, |q| q.commit_nodes_max(size));
         (LEAVES_OF_EXTENT * pending + further).min(existing)
             + HALF_FULL * new

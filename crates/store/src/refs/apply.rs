@@ -6,11 +6,11 @@ use super::pending::{Backref, ExtentKind, PendingExtent};
 use super::record::{
     ExtentRecord, FLAG_FULL_BACKREF, Reach, displaced_behind, find_keyed, verify_none_keyed,
 };
-use crate::checksums;
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::item_fault::ItemFault;
 use crate::quota::groups::Quotas;
+use crate::refs::checksums;
 use crate::space::free_space_tree::{self, Change};
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
 use butterfs_format::{Generation, ItemType, Key, Logical, TreeId};
@@ -75,14 +75,14 @@ impl Engine {
     /// new block groups wait for the groups' items.
     fn take_pending(&mut self, mut from: Logical) -> Option<(Logical, PendingExtent)> {
         loop {
-            let logical = self.pending.refs.next(from)?;
+            let logical = self.ledger.pending.next(from)?;
             let group = match self.space_map.groups().first_new() {
                 Some(_) => self.space_map.groups().containing(logical),
                 None => None,
             };
             match group.filter(|group| group.is_new()) {
                 Some(group) => from = Logical(group.end()),
-                None => return Some((logical, self.pending.refs.take(logical)?)),
+                None => return Some((logical, self.ledger.pending.take(logical)?)),
             }
         }
     }
@@ -97,7 +97,7 @@ impl Engine {
         self.account_free_space(Change::Use, &effects.used)?;
         self.account_free_space(Change::Free, &effects.freed)?;
         for range in &effects.freed_data {
-            self.forget_checksums(range);
+            self.ledger.forget_checksums(range);
             checksums::remove_range(self, range)?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! Who refers to data extents, and who did.
 
-use crate::extent::pending::Backref;
+use crate::refs::pending::Backref;
 use butterfs_format::{InodeNumber, Logical, TreeId};
 use rustc_hash::FxHashMap;
 

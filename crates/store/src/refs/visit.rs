@@ -2,8 +2,8 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
-use crate::extent::record::ExtentHead;
 use crate::item_fault::ItemFault;
+use crate::refs::record::ExtentHead;
 use butterfs_format::node::LEVEL_MAX;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;

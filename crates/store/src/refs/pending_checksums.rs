@@ -4,41 +4,41 @@ use std::collections::BTreeMap;
 
 /// Checksums of data written in the running generation, by logical address.
 #[derive(Debug, Default)]
-pub struct PendingChecksums {
+pub(super) struct PendingChecksums {
     /// Address of the first sector -> checksums of the sectors from there.
-    pub(crate) runs: BTreeMap<u64, Vec<u8>>,
-    pub(crate) bytes: usize,
+    pub(super) runs: BTreeMap<u64, Vec<u8>>,
+    pub(super) bytes: usize,
     /// Checksums that the checksum tree has already, and that the last commit
     /// does not have.
-    pub(crate) applied: BTreeMap<u64, Vec<u8>>,
-    pub(crate) applied_bytes: usize,
+    pub(super) applied: BTreeMap<u64, Vec<u8>>,
+    pub(super) applied_bytes: usize,
 }
 
 impl PendingChecksums {
     /// Bytes of checksums that wait for the checksum tree.
-    pub const fn bytes(&self) -> usize {
+    pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Bytes of checksums held.
-    pub const fn held_bytes(&self) -> usize {
+    pub(super) const fn held_bytes(&self) -> usize {
         self.bytes + self.applied_bytes
     }
 
     /// Forgets what was applied: the generation ended, and its commit has that.
-    pub(crate) fn forget_applied(&mut self) {
+    pub(super) fn forget_applied(&mut self) {
         self.applied.clear();
         self.applied_bytes = 0;
     }
 
-    pub(crate) fn insert(&mut self, logical: u64, sums: Vec<u8>) {
+    pub(super) fn insert(&mut self, logical: u64, sums: Vec<u8>) {
         self.bytes += sums.len();
         if let Some(old) = self.runs.insert(logical, sums) {
             self.bytes -= old.len();
         }
     }
 
-    pub(crate) fn remove(&mut self, logical: u64) {
+    pub(super) fn remove(&mut self, logical: u64) {
         if let Some(old) = self.runs.remove(&logical) {
             self.bytes -= old.len();
         }
@@ -47,7 +47,7 @@ impl PendingChecksums {
         }
     }
 
-    pub(crate) fn take(&mut self) -> BTreeMap<u64, Vec<u8>> {
+    pub(super) fn take(&mut self) -> BTreeMap<u64, Vec<u8>> {
         self.bytes = 0;
         std::mem::take(&mut self.runs)
     }

@@ -65,7 +65,7 @@ impl Engine {
         if tree.is_subvolume() && !may_be_shared {
             // The root item says so. If it lies, the children of the node now
             // lack references.
-            self.pending.refs.note_last(reference.logical);
+            self.ledger.pending.note_last(reference.logical);
         }
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Engine {
         length: u64,
         kind: ExtentKind,
     ) -> Result<ExtentState, StoreError> {
-        let pending = self.pending.refs.get(logical);
+        let pending = self.ledger.pending.get(logical);
         let (count, full_backref) = if pending.is_some_and(|p| p.new) {
             (0, false)
         } else {
@@ -139,7 +139,7 @@ impl Engine {
             let key = Key::new(logical.get(), ItemType::EXTENT_ITEM, length);
             Err(corrupt_item(TreeId::EXTENT, key, fault))
         };
-        let pending = self.pending.refs.get(logical);
+        let pending = self.ledger.pending.get(logical);
         let record = match pending {
             Some(pending) if pending.new => None,
             _ => Some(ExtentRecord::load(self, logical, length, kind)?),
@@ -220,8 +220,8 @@ impl Engine {
     /// From now on the children of `node` are referred to by the node itself.
     pub(crate) fn mark_full_backref(&mut self, node: NodeRef) {
         let length = self.identity.node_size as u64;
-        self.pending
-            .refs
+        self.ledger
+            .pending
             .set_full_backref(node.logical, length, Self::node_kind(node));
     }
 
@@ -239,9 +239,12 @@ impl Engine {
             return Ok(());
         }
         for (place, by) in data_children(node, keyed)? {
-            self.pending
-                .refs
-                .change(place.disk, place.disk_length, ExtentKind::Data, (by, count));
+            self.ledger.pending.change(
+                place.disk,
+                place.disk_length,
+                ExtentKind::Data,
+                (by, count),
+            );
         }
         Ok(())
     }

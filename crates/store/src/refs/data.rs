@@ -2,10 +2,9 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::pending::{Backref, ExtentKind, Outcome};
-use crate::extent::record::{ExtentRecord, parse_keyed};
-use crate::lost_refs::DataOwner;
-use crate::lost_refs::LostBy;
+use crate::refs::lost_refs::DataOwner;
+use crate::refs::pending::{Backref, ExtentKind, Outcome};
+use crate::refs::record::{ExtentRecord, parse_keyed};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeNumber, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;
@@ -42,7 +41,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         self.note_edit();
         self.note_growth(owner.tree, extent.length);
-        self.pending.refs.insert_new(
+        self.ledger.pending.insert_new(
             extent.logical,
             extent.length,
             ExtentKind::Data,
@@ -53,7 +52,7 @@ impl Engine {
     /// Adds a reference to a data extent that has one already.
     pub fn add_data_ref(&mut self, extent: DataExtent, owner: DataOwner) {
         self.note_edit();
-        self.pending.refs.change(
+        self.ledger.pending.change(
             extent.logical,
             extent.length,
             ExtentKind::Data,
@@ -130,18 +129,18 @@ impl Engine {
     /// Drops one reference to a data extent; its space is freed with the last.
     pub fn drop_data_ref(&mut self, extent: DataExtent, owner: DataOwner) {
         self.note_edit();
-        let outcome = self.pending.refs.change(
+        let outcome = self.ledger.pending.change(
             extent.logical,
             extent.length,
             ExtentKind::Data,
             (owner.backref(), -1),
         );
         if outcome == Outcome::Vanished {
-            self.pending.lost.remove(&extent.logical);
+            self.ledger.forget_lost(extent.logical);
             self.release_data(extent.logical, extent.length);
             return;
         }
-        self.note_lost(extent.logical, owner.backref());
+        self.ledger.note_lost(extent.logical, owner.backref());
     }
 
     /// True when nobody but `owner` refers to a data extent, and the extent is
@@ -162,14 +161,11 @@ impl Engine {
         if self.space_map.is_being_relocated(extent.logical) {
             return Ok(false);
         }
-        for lost in [&self.pending.lost, &self.pending.lost_writing] {
-            let lost = lost.get(&extent.logical);
-            if lost.is_some_and(|lost| *lost != LostBy::One(owner)) {
-                return Ok(false);
-            }
+        if self.ledger.had_others(extent.logical, owner) {
+            return Ok(false);
         }
         let (mut total, mut own) = (0, 0);
-        let pending = self.pending.refs.get(extent.logical);
+        let pending = self.ledger.pending.get(extent.logical);
         if pending.is_none_or(|pending| !pending.new) {
             let record = ExtentRecord::load(self, extent.logical, extent.length, ExtentKind::Data)?;
             total = i64::try_from(record.refs).unwrap_or(i64::MAX);
@@ -180,26 +176,5 @@ impl Engine {
             own += pending.changes.get(by);
         }
         Ok(total == own)
-    }
-
-    /// Notes that a reference to a data extent was dropped. A crash may bring
-    /// it back.
-    pub(crate) fn note_lost(&mut self, logical: Logical, by: Backref) {
-        let lost = match by {
-            Backref::Data {
-                root,
-                inode,
-                offset,
-            } => LostBy::One(DataOwner {
-                tree: root,
-                inode,
-                offset,
-            }),
-            Backref::SharedData(_) | Backref::Tree(_) | Backref::SharedNode(_) => LostBy::Others,
-        };
-        let known = self.pending.lost.entry(logical).or_insert(lost);
-        if *known != lost {
-            *known = LostBy::Others;
-        }
     }
 }

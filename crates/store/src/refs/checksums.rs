@@ -39,20 +39,12 @@ impl Engine {
         self.identity.checksum.size()
     }
 
-    /// Notes the checksums of data at `logical`, one for each sector.
-    pub fn add_checksums(&mut self, logical: u64, sums: Vec<u8>) {
-        self.pending.checksums.insert(logical, sums);
-    }
-
     /// Checksums in `range` that the last commit does not have: runs of
     /// sectors, cut to it.
     pub(crate) fn waiting_checksums(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
         let sector = self.sector_size();
         let size = self.sum_size();
-        let held = [
-            &self.pending.checksums.runs,
-            &self.pending.checksums.applied,
-        ];
+        let held = [&self.ledger.checksums.runs, &self.ledger.checksums.applied];
         let runs = held.into_iter().flat_map(|runs| {
             let before = runs.range(..range.start).next_back();
             before.into_iter().chain(runs.range(range.clone()))
@@ -68,19 +60,6 @@ impl Engine {
             }
         }
         waiting
-    }
-
-    /// Forgets waiting checksums of an extent that vanished.
-    pub(crate) fn forget_checksums(&mut self, range: &Range<u64>) {
-        let held = [
-            &self.pending.checksums.runs,
-            &self.pending.checksums.applied,
-        ];
-        let runs = held.into_iter().flat_map(|runs| runs.range(range.clone()));
-        let inside: Vec<u64> = runs.map(|(at, _)| *at).collect();
-        for at in inside {
-            self.pending.checksums.remove(at);
-        }
     }
 
     /// Checksums of the sectors in `range`.
@@ -109,14 +88,9 @@ impl Engine {
             }
         };
         let mut waiting = 0;
-        let before = self
-            .pending
-            .checksums
-            .runs
-            .range(..=range.start)
-            .next_back();
+        let before = self.ledger.checksums.runs.range(..=range.start).next_back();
         let inside = self
-            .pending
+            .ledger
             .checksums
             .runs
             .range(range.start.saturating_add(1)..range.end.max(range.start + 1));
@@ -162,20 +136,20 @@ impl Engine {
 
     /// Brings waiting checksums into the checksum tree.
     pub(crate) fn apply_checksums(&mut self) -> Result<(), StoreError> {
-        let runs = self.pending.checksums.take();
+        let runs = self.ledger.checksums.take();
         self.insert_runs(&runs)
     }
 
     /// [`Engine::apply_checksums`] before the commit, while the fsync log still
     /// needs the checksums.
     pub(crate) fn apply_checksums_for_writeback(&mut self) -> Result<(), StoreError> {
-        let bytes = self.pending.checksums.bytes;
-        let runs = self.pending.checksums.take();
+        let bytes = self.ledger.checksums.bytes;
+        let runs = self.ledger.checksums.take();
         self.insert_runs(&runs)?;
-        self.pending.checksums.applied_bytes += bytes;
+        self.ledger.checksums.applied_bytes += bytes;
         for (at, sums) in runs {
-            if let Some(old) = self.pending.checksums.applied.insert(at, sums) {
-                self.pending.checksums.applied_bytes -= old.len();
+            if let Some(old) = self.ledger.checksums.applied.insert(at, sums) {
+                self.ledger.checksums.applied_bytes -= old.len();
             }
         }
         Ok(())
