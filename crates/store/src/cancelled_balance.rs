@@ -95,7 +95,7 @@ impl Store {
         let mut steps = 0;
         loop {
             let mut transaction = self.begin(STEP / 4 + NODES, Purpose::Shrink)?;
-            transaction.distrust_quotas("a balance that was cut off");
+            transaction.quotas.distrust("a balance that was cut off");
             let result = transaction.drop_relocation_step(STEP);
             match transaction.end(result)? {
                 DropProgress::Done => break,

@@ -180,7 +180,7 @@ impl Engine {
             butterfs_tree::remove(self, TreeId::ROOT, &key)?;
         }
         butterfs_tree::remove(self, TreeId::ROOT, &orphan_key(tree))?;
-        self.note_forgotten_tree(tree);
+        self.quotas.note_forgotten_tree(tree);
         Ok(())
     }
 

@@ -14,7 +14,7 @@ use crate::fsync_log::FsyncLog;
 use crate::inject;
 use crate::item_fault::ItemFault;
 use crate::publication::Publication;
-use crate::quota::groups::Quotas;
+use crate::quota::QuotaState;
 use crate::refs::RefLedger;
 use crate::refs::pending::{Backref, ExtentKind, Outcome};
 use crate::rescue::{NodesPassedOver, OnFault, Rescue};
@@ -68,7 +68,7 @@ pub struct Engine {
     /// Data that wait in memory.
     pub(crate) acknowledged: Acknowledged,
     /// Quota groups, where quotas are on.
-    pub(crate) quotas: Option<Quotas>,
+    pub(crate) quotas: QuotaState,
     /// The rounds of commits.
     pub(crate) rounds: Rounds,
     /// Bytes of changed nodes at which a generation is committed.
@@ -133,6 +133,11 @@ impl Engine {
     #[must_use]
     pub const fn space(&self) -> &Arc<LogicalSpace> {
         &self.space
+    }
+
+    /// Quota groups, and what is noted for counting them.
+    pub const fn quota_state_mut(&mut self) -> &mut QuotaState {
+        &mut self.quotas
     }
 
     /// References and checksums that wait for their trees, to add to them.
@@ -481,7 +486,8 @@ impl NodeSink for Engine {
         inject::point()?;
         let new = self.new_node(tree, level, None)?;
         self.count_node(tree, Counted::More);
-        self.note_growth(tree, self.identity.node_size as u64);
+        self.quotas
+            .note_growth(tree, self.identity.node_size as u64);
         let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
         self.forest.dirty.insert(node);
         Ok(new)

@@ -101,7 +101,8 @@ pub use quota::fault::QuotaError;
 pub use quota::groups::QuotaGroup;
 pub use quota::groups::Quotas;
 pub use quota::{
-    Assigned, Fits, GroupNumbers, LimitChange, QuotaItems, QuotaMode, QuotaScan, SharingProbe,
+    Assigned, Fits, GroupNumbers, LimitChange, QuotaItems, QuotaMode, QuotaScan, QuotaState,
+    SharingProbe,
 };
 pub use refs::RefLedger;
 pub use refs::checksums::SectorChecksums;

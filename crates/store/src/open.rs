@@ -149,7 +149,7 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
             left_over: RangeSet::default(),
         });
     }
-    engine.quotas = live.quotas().map(Quotas::copied);
+    engine.quotas.set(live.quotas().map(Quotas::copied));
     Ok(engine)
 }
 

@@ -145,7 +145,7 @@ impl Engine {
                 let highest = highest.map_or(0, |key| key.objectid);
                 // The group of a subvolume that this generation freed is still
                 // there.
-                let highest = highest.max(self.last_forgotten_tree());
+                let highest = highest.max(self.quotas.last_forgotten_tree());
                 highest.max(TreeId::FIRST_SUBVOLUME.get() - 1) + 1
             }
         };
@@ -213,7 +213,7 @@ impl Engine {
             item.ctime = now();
         }
         self.enter_tree(tree, new, generation.get(), item)?;
-        self.note_snapshot(source, tree);
+        self.quotas.note_snapshot(source, tree);
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl Engine {
             only_moved: false,
         };
         self.forest.trees.insert(tree, state);
-        self.note_new_tree(tree);
+        self.quotas.note_new_tree(tree);
         Ok(())
     }
 

@@ -50,7 +50,7 @@ impl Engine {
     /// there.
     fn apply_for_writeback(&mut self) -> Result<bool, StoreError> {
         // Quotas are counted from what is pending at the commit.
-        if self.quotas.is_some() || self.reserve(0, Purpose::Shrink).is_err() {
+        if self.quotas.get().is_some() || self.reserve(0, Purpose::Shrink).is_err() {
             return Ok(false);
         }
         self.enter_new_groups()?;

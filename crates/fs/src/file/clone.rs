@@ -340,7 +340,9 @@ impl Filesystem {
                             state.item.flags |= InodeFlags::PREALLOC;
                         }
                         extents::insert_shared(engine, id, state, &new)?;
-                        engine.note_sharing(id.tree, new.place.disk_length);
+                        engine
+                            .quota_state_mut()
+                            .note_sharing(id.tree, new.place.disk_length);
                     }
                 }
                 let old_end = state.disk_size / self.sector_size * self.sector_size;

@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::forest::Forest;
 use crate::fsync_log::{FsyncLog, Waiting};
 use crate::publication::Publication;
+use crate::quota::QuotaState;
 use crate::refs::RefLedger;
 use crate::rescue::NodesPassedOver;
 use crate::rounds::Rounds;
@@ -296,7 +297,7 @@ pub(super) fn blank_engine(
         nodes_passed_over: NodesPassedOver::default(),
         kept_trees: FxHashMap::default(),
         acknowledged: crate::acknowledged::Acknowledged::default(),
-        quotas: None,
+        quotas: QuotaState::default(),
         rounds: Rounds::default(),
         generation_bytes: options.generation_bytes,
         edits: 0,

@@ -150,18 +150,7 @@ impl Engine {
             quotas.running.lost = Some("a deletion of what cannot be read");
             quotas.running.touched.clear();
         }
-        self.quotas = Some(quotas);
-    }
-
-    /// Says that the current operation cannot be counted, so all quota groups
-    /// must be counted anew.
-    pub(crate) fn distrust_quotas(&mut self, reason: &'static str) {
-        if let Some(quotas) = &mut self.quotas
-            && !quotas.is_simple()
-        {
-            quotas.running.lost = Some(reason);
-            quotas.running.touched.clear();
-        }
+        self.quotas.set(Some(quotas));
     }
 
     fn touch_below(&self, quotas: &mut Quotas, top: NodeRef) -> Result<(), StoreError> {

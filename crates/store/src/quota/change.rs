@@ -168,7 +168,7 @@ impl Quotas {
 
 impl Engine {
     fn quotas_mut(&mut self) -> Result<&mut Quotas, QuotaError> {
-        self.quotas.as_mut().ok_or(QuotaError::Off)
+        self.quotas.get_mut().ok_or(QuotaError::Off)
     }
 
     /// Switches quotas on, with a group for each of `trees`. Does nothing if
@@ -183,7 +183,7 @@ impl Engine {
         trees: &BTreeSet<TreeId>,
         mode: QuotaMode,
     ) -> Result<(), StoreError> {
-        if let Some(quotas) = &self.quotas {
+        if let Some(quotas) = self.quotas.get() {
             return if quotas.is_simple() == (mode == QuotaMode::Simple) {
                 Ok(())
             } else {
@@ -225,7 +225,7 @@ impl Engine {
             quotas.add_group(GroupId::of_tree(*tree));
         }
         self.note_edit();
-        self.quotas = Some(quotas);
+        self.quotas.set(Some(quotas));
         Ok(())
     }
 
@@ -238,7 +238,7 @@ impl Engine {
         // stays, and nothing else is harmed.
         self.remove_plain_tree(TreeId::QUOTA)?;
         self.note_edit();
-        self.quotas = None;
+        self.quotas.set(None);
         Ok(())
     }
 

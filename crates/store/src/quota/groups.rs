@@ -23,44 +23,44 @@ pub struct QuotaGroup {
 
 /// What changed apart from the references of extents.
 #[derive(Debug, Default)]
-pub(crate) struct Running {
+pub(super) struct Running {
     /// Extents below shared nodes that a deletion dropped. Their references did
     /// not change, but the set of subvolumes that reach them did.
-    pub(crate) touched: BTreeMap<Logical, Touched>,
+    pub(super) touched: BTreeMap<Logical, Touched>,
     /// A snapshot: all that its source reaches.
-    pub(crate) snapshot: Option<SnapshotOf>,
+    pub(super) snapshot: Option<SnapshotOf>,
     /// Groups whose subvolumes are gone with this generation.
-    pub(crate) gone: BTreeSet<GroupId>,
+    pub(super) gone: BTreeSet<GroupId>,
     /// Bytes that subvolumes got, counted too high rather than too low.
-    pub(crate) grown: FxHashMap<TreeId, u64>,
+    pub(super) grown: FxHashMap<TreeId, u64>,
     /// Why the numbers cannot follow.
-    pub(crate) lost: Option<&'static str>,
+    pub(super) lost: Option<&'static str>,
 }
 
 /// An extent in [`Running::touched`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Touched {
-    pub(crate) length: u64,
-    pub(crate) kind: ExtentKind,
+pub(super) struct Touched {
+    pub(super) length: u64,
+    pub(super) kind: ExtentKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct SnapshotOf {
-    pub(crate) source: TreeId,
-    pub(crate) tree: TreeId,
+pub(super) struct SnapshotOf {
+    pub(super) source: TreeId,
+    pub(super) tree: TreeId,
 }
 
 /// The quota groups of a volume on which quotas are on.
 #[derive(Debug)]
 pub struct Quotas {
-    pub(crate) status: QgroupStatus,
-    pub(crate) groups: BTreeMap<GroupId, QuotaGroup>,
+    pub(super) status: QgroupStatus,
+    pub(super) groups: BTreeMap<GroupId, QuotaGroup>,
     /// Groups whose use or limit must be written.
-    pub(crate) changed: BTreeSet<GroupId>,
+    pub(super) changed: BTreeSet<GroupId>,
     /// Why the numbers are inconsistent, where that is known.
-    pub(crate) reason: Option<String>,
-    pub(crate) running: Running,
-    pub(crate) scan: Option<Scan>,
+    pub(super) reason: Option<String>,
+    pub(super) running: Running,
+    pub(super) scan: Option<Scan>,
 }
 
 impl Quotas {
@@ -102,7 +102,7 @@ impl Quotas {
         self.status.flags.contains(QgroupStatusFlags::SIMPLE_MODE)
     }
 
-    pub(crate) fn set_inconsistent(&mut self, reason: &str) {
+    pub(super) fn set_inconsistent(&mut self, reason: &str) {
         if !self.status.flags.contains(QgroupStatusFlags::INCONSISTENT) {
             tracing::warn!(reason, "quota numbers are inconsistent until a rescan");
             self.reason = Some(reason.to_owned());
@@ -125,7 +125,7 @@ impl Quotas {
         all.into_iter().filter_map(GroupId::tree).collect()
     }
 
-    pub(crate) fn closure(
+    pub(super) fn closure(
         &self,
         start: GroupId,
         next: impl Fn(&QuotaGroup) -> &BTreeSet<GroupId>,
@@ -142,7 +142,7 @@ impl Quotas {
         found
     }
 
-    pub(crate) fn add_group(&mut self, id: GroupId) {
+    pub(super) fn add_group(&mut self, id: GroupId) {
         if let std::collections::btree_map::Entry::Vacant(entry) = self.groups.entry(id) {
             entry.insert(QuotaGroup::default());
             self.changed.insert(id);
@@ -150,7 +150,7 @@ impl Quotas {
     }
 
     /// As in the kernel, a snapshot may use what its source may use.
-    pub(crate) fn inherit_limits(&mut self, source: TreeId, tree: TreeId) {
+    pub(super) fn inherit_limits(&mut self, source: TreeId, tree: TreeId) {
         let limit = self
             .group(GroupId::of_tree(source))
             .map(|group| group.limit);
@@ -177,18 +177,18 @@ impl Quotas {
 
 /// A count that is under way.
 #[derive(Debug)]
-pub(crate) struct Scan {
+pub(super) struct Scan {
     /// The commit that is counted.
-    pub(crate) of: Generation,
+    pub(super) of: Generation,
     /// What changed since.
-    pub(crate) deltas: BTreeMap<GroupId, Delta>,
+    pub(super) deltas: BTreeMap<GroupId, Delta>,
     /// Why it has to begin anew.
-    pub(crate) lost: Option<String>,
+    pub(super) lost: Option<String>,
 }
 
 /// Change of a group's numbers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Delta {
-    pub(crate) referenced: i128,
-    pub(crate) exclusive: i128,
+pub(super) struct Delta {
+    pub(super) referenced: i128,
+    pub(super) exclusive: i128,
 }

@@ -110,22 +110,4 @@ impl Engine {
         }
         Fits::Yes
     }
-
-    /// Notes that `tree` refers to `bytes` more that other subvolumes
-    /// allocated. With simple quotas that costs nothing.
-    pub fn note_sharing(&mut self, tree: TreeId, bytes: u64) {
-        if self.quotas().is_some_and(|quotas| !quotas.is_simple()) {
-            self.note_growth(tree, bytes);
-        }
-    }
-
-    /// Notes that `tree` holds `bytes` more from the next commit on.
-    pub fn note_growth(&mut self, tree: TreeId, bytes: u64) {
-        if let Some(quotas) = &mut self.quotas
-            && tree.is_subvolume()
-        {
-            let grown = quotas.running.grown.entry(tree).or_default();
-            *grown = grown.saturating_add(bytes);
-        }
-    }
 }

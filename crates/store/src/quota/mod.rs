@@ -1,13 +1,16 @@
 //! Quota groups: what each subvolume, and each group of them, reaches and
 //! reaches alone, kept right by every commit.
 //!
-//! Owns the groups of an open volume in memory ([`Quotas`]) and their items in
+//! Owns the groups of an open volume in memory ([`QuotaState`], [`Quotas`]) and their items in
 //! the quota tree. `account` makes the numbers follow the changes of a
 //! generation, `reach` finds who reaches an extent, and `change` has what users
 //! change.
 //!
 //! Simple quotas charge an extent to the subvolume that allocated it; `simple`
 //! keeps their numbers.
+//!
+//! Does not own the references of extents, from which it counts, nor the tree's
+//! nodes. What is noted for counting ([`QuotaState`]) has private fields.
 //!
 //! Invariants: after a commit the status item has the commit's generation, and
 //! either the numbers are exact or the flag INCONSISTENT says that a scan is
@@ -24,18 +27,19 @@ mod reach_sets;
 mod scan;
 mod sharing;
 mod simple;
+mod state;
 
 pub use change::{Assigned, GroupNumbers, LimitChange, QuotaMode};
 pub use items::QuotaItems;
 pub use limits::Fits;
 pub use scan::QuotaScan;
 pub use sharing::SharingProbe;
+pub use state::QuotaState;
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
 use crate::quota::groups::Quotas;
 use crate::quota::groups::Running;
-use crate::quota::groups::SnapshotOf;
 use butterfs_format::item::qgroup::{GroupId, QgroupStatus, QgroupStatusFlags};
 use butterfs_format::{Key, TreeId};
 use butterfs_tree::{Cursor, Editor};
@@ -52,7 +56,7 @@ impl Engine {
     /// Quota groups; `None` when quotas are off.
     #[must_use]
     pub const fn quotas(&self) -> Option<&Quotas> {
-        self.quotas.as_ref()
+        self.quotas.get()
     }
 
     /// Reads the quota tree, where there is one.
@@ -88,7 +92,7 @@ impl Engine {
         } else if status.generation != self.publication.superblock.generation {
             quotas.set_inconsistent("the volume was changed without them");
         }
-        self.quotas = Some(quotas);
+        self.quotas.set(Some(quotas));
         self.follow_quotas();
         Ok(())
     }
@@ -119,7 +123,7 @@ impl Engine {
         if quotas.is_simple() {
             let followed = self.follow_simple(&mut quotas);
             if let Err(error) = followed {
-                self.quotas = Some(quotas);
+                self.quotas.set(Some(quotas));
                 return Err(error);
             }
         } else if !quotas.is_inconsistent()
@@ -131,7 +135,7 @@ impl Engine {
         self.ledger.pending_mut().forget_netted();
         let running = std::mem::take(&mut quotas.running);
         let written = self.write_quotas(&mut quotas, &running.gone);
-        self.quotas = Some(quotas);
+        self.quotas.set(Some(quotas));
         written
     }
 
@@ -171,43 +175,5 @@ impl Engine {
             }
         }
         Ok(())
-    }
-
-    /// Notes a new subvolume, which gets a group.
-    pub(crate) fn note_new_tree(&mut self, tree: TreeId) {
-        if let Some(quotas) = &mut self.quotas
-            && tree.is_subvolume()
-        {
-            quotas.add_group(GroupId::of_tree(tree));
-        }
-    }
-
-    /// Notes a snapshot: `tree` reaches all that `source` reaches.
-    pub(crate) fn note_snapshot(&mut self, source: TreeId, tree: TreeId) {
-        if let Some(quotas) = &mut self.quotas
-            && !quotas.is_simple()
-        {
-            quotas.inherit_limits(source, tree);
-            let running = &mut quotas.running;
-            if running.snapshot.is_some() {
-                running.lost = Some("two snapshots in one generation");
-            }
-            running.snapshot = Some(SnapshotOf { source, tree });
-        }
-    }
-
-    /// Notes that a deleted subvolume is freed. Its group goes too.
-    pub(crate) fn note_forgotten_tree(&mut self, tree: TreeId) {
-        if let Some(quotas) = &mut self.quotas {
-            quotas.running.gone.insert(GroupId::of_tree(tree));
-        }
-    }
-
-    /// The greatest id of a subvolume whose group goes with this generation; 0
-    /// if there is none.
-    pub(crate) fn last_forgotten_tree(&self) -> u64 {
-        let gone = self.quotas.iter().flat_map(|quotas| &quotas.running.gone);
-        let trees = gone.filter_map(|id| id.tree());
-        trees.map(TreeId::get).max().unwrap_or_default()
     }
 }

@@ -78,7 +78,7 @@ impl Engine {
     /// that is not possible and another count is needed.
     fn finish_scan(&mut self, hold: ViewPinsId, numbers: &BTreeMap<GroupId, GroupNumbers>) -> bool {
         let (generation, is_held) = (self.generation, self.space_map.holds(hold));
-        let Some(quotas) = &mut self.quotas else {
+        let Some(quotas) = self.quotas.get_mut() else {
             return false;
         };
         let Some(scan) = quotas.scan.take() else {
@@ -130,7 +130,7 @@ impl Store {
         let start = |engine: &mut Engine| {
             let deleting = !engine.dead_trees()?.is_empty();
             let of = engine.generation();
-            let quotas = engine.quotas.as_mut().ok_or(QuotaError::Off)?;
+            let quotas = engine.quotas.get_mut().ok_or(QuotaError::Off)?;
             if quotas.is_simple() {
                 return Err(QuotaError::NeverScanned.into());
             }
@@ -175,7 +175,7 @@ impl Store {
     /// Ends a count without numbers.
     pub fn give_up_quota_scan(&self, reason: &str) {
         let mut engine = self.change();
-        if let Some(quotas) = &mut engine.quotas
+        if let Some(quotas) = engine.quotas.get_mut()
             && quotas.scan.take().is_some()
         {
             quotas.set_inconsistent(reason);

@@ -40,7 +40,7 @@ impl Engine {
         owner: DataOwner,
     ) -> Result<(), StoreError> {
         self.note_edit();
-        self.note_growth(owner.tree, extent.length);
+        self.quotas.note_growth(owner.tree, extent.length);
         self.ledger.pending.insert_new(
             extent.logical,
             extent.length,
