@@ -41,12 +41,12 @@ impl Engine {
     /// The device item of a device that is added.
     pub(crate) fn item_of_new(&self, uuid: UuidBytes, bytes: u64) -> DeviceItem {
         let highest = self
-            .publication
-            .devices
+            .publisher
+            .devices()
             .keys()
             .next_back()
             .map_or(0, |id| id.get());
-        let sector = self.publication.superblock.sector_size;
+        let sector = self.publisher.superblock().sector_size;
         DeviceItem {
             id: DeviceId(highest.saturating_add(1)),
             total_bytes: bytes - bytes % u64::from(sector),
@@ -54,7 +54,7 @@ impl Engine {
             io_width: sector,
             sector_size: sector,
             uuid,
-            fsid: self.publication.superblock.node_fsid(),
+            fsid: self.publisher.superblock().node_fsid(),
             ..DeviceItem::default()
         }
     }
@@ -91,7 +91,7 @@ impl Store {
         let (item, last) = {
             let engine = self.read();
             let item = engine.item_of_new(uuid, device.size());
-            let last = engine.publication.durable.on_device(&item);
+            let last = engine.publisher.durable().on_device(&item);
             (item, last)
         };
         let id = item.id;
@@ -105,15 +105,14 @@ impl Store {
         self.space.add_device(member);
         let added = self.commit_with_alone((NODES, Purpose::Shrink), |engine| {
             engine.note_edit();
-            let superblock = &mut engine.publication.superblock;
+            let superblock = engine.publisher.superblock_mut();
             superblock.num_devices = superblock.num_devices.saturating_add(1);
             superblock.total_bytes = superblock.total_bytes.saturating_add(item.total_bytes);
-            engine.publication.superblock_changed = true;
             engine.space_map.forget_unallocated();
-            Arc::make_mut(&mut engine.publication.devices).insert(id, item);
+            engine.publisher.devices_mut().insert(id, item);
             engine.write_device_item(id)
         });
-        if added.is_err() && !self.read().publication.devices.contains_key(&id) {
+        if added.is_err() && !self.read().publisher.devices().contains_key(&id) {
             // The change was not made.
             self.space.remove_device(id);
             let _ = wipe_superblocks(&*device);

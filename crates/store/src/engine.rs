@@ -7,18 +7,18 @@
 
 use crate::acknowledged::Acknowledged;
 use crate::branch_cache;
+use crate::commit::Publisher;
+use crate::commit::rounds::Rounds;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::forest::Forest;
 use crate::forest::OnMissing;
 use crate::fsync_log::FsyncLog;
 use crate::inject;
 use crate::item_fault::ItemFault;
-use crate::publication::Publication;
 use crate::quota::QuotaState;
 use crate::refs::RefLedger;
 use crate::refs::pending::{Backref, ExtentKind, Outcome};
 use crate::rescue::{NodesPassedOver, OnFault, Rescue};
-use crate::rounds::Rounds;
 use crate::space::SpaceMap;
 use crate::space::block_group::BlockGroup;
 use crate::tree_bytes::Counted;
@@ -60,7 +60,7 @@ pub struct Engine {
     /// References and checksums that wait for their trees.
     pub(crate) ledger: RefLedger,
     /// Superblocks and devices.
-    pub(crate) publication: Publication,
+    pub(crate) publisher: Publisher,
     /// The fsync log.
     pub(crate) log: FsyncLog,
     /// How many users keep each subvolume as it is.
@@ -101,7 +101,7 @@ impl Engine {
     /// The superblock as of the last commit.
     #[must_use]
     pub const fn superblock(&self) -> &Superblock {
-        &self.publication.superblock
+        self.publisher.superblock()
     }
 
     /// Names the volume; the next commit writes it.
@@ -114,18 +114,16 @@ impl Engine {
             return Err(StoreError::BadLabel);
         }
         self.note_edit();
-        self.publication.superblock.label = label.to_vec();
-        self.publication.superblock_changed = true;
+        self.publisher.superblock_mut().label = label.to_vec();
         Ok(())
     }
 
     /// Notes a feature that the volume uses from now on; the next commit writes
     /// it.
     pub fn set_incompat(&mut self, feature: Incompat) {
-        if !self.publication.superblock.incompat.contains(feature) {
+        if !self.publisher.superblock().incompat.contains(feature) {
             self.note_edit();
-            self.publication.superblock.incompat |= feature;
-            self.publication.superblock_changed = true;
+            self.publisher.superblock_mut().incompat |= feature;
         }
     }
 

@@ -123,12 +123,14 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
         ..default
     };
     let mut engine = blank_engine(
-        live.publication.durable.clone(),
+        live.publisher.durable().clone(),
         Arc::clone(&live.space),
         &options,
     );
     engine.forest.read_as = ReadAs::Former;
-    engine.publication.devices = Arc::clone(&live.publication.durable_devices);
+    engine
+        .publisher
+        .set_devices(Arc::clone(live.publisher.durable_devices()));
     engine.load_roots()?;
     engine.space_map.set_chunks(live.space_map.chunks().clone());
     for group in live.space_map.groups().values() {

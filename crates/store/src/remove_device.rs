@@ -79,10 +79,10 @@ impl Engine {
     /// # Errors
     /// [`MembershipFault`]
     pub fn verify_removal(&self, device: DeviceId) -> Result<(), MembershipFault> {
-        if !self.publication.devices.contains_key(&device) {
+        if !self.publisher.devices().contains_key(&device) {
             return Err(MembershipFault::NoSuchDevice(device.to_string()));
         }
-        let left = self.publication.devices.len().saturating_sub(1);
+        let left = self.publisher.devices().len().saturating_sub(1);
         let profiles = self.space_map.chunks().values().filter_map(|chunk| {
             let profile = Profile::from_flags(chunk.flags)?;
             (profile.devices_min() > left).then_some(profile)
@@ -96,7 +96,7 @@ impl Engine {
             });
         }
         let is_other = |item: &DeviceItem| item.id != device && self.takes_chunks(item);
-        match self.publication.devices.values().any(is_other) {
+        match self.publisher.devices().values().any(is_other) {
             true => Ok(()),
             false => Err(MembershipFault::OnlyWritable),
         }
@@ -156,28 +156,27 @@ impl Engine {
         }
         self.verify_removal(id)?;
         self.note_edit();
-        let gone = Arc::make_mut(&mut self.publication.devices).remove(&id);
+        let gone = self.publisher.devices_mut().remove(&id);
         let bytes = gone.map_or(0, |item| item.total_bytes);
-        if self.publication.superblock.device.id == id {
+        if self.publisher.superblock().device.id == id {
             let takes_chunks = |item: &&DeviceItem| self.takes_chunks(item);
             let other = self
-                .publication
-                .devices
+                .publisher
+                .devices()
                 .values()
                 .find(takes_chunks)
                 .cloned();
             let none = StoreError::Internal("a volume without devices");
-            self.publication.superblock.device = other.ok_or(none)?;
+            self.publisher.superblock_mut().device = other.ok_or(none)?;
         }
-        let superblock = &mut self.publication.superblock;
+        let superblock = self.publisher.superblock_mut();
         superblock.num_devices = superblock.num_devices.saturating_sub(1);
         superblock.total_bytes = superblock.total_bytes.saturating_sub(bytes);
-        self.publication.superblock_changed = true;
         self.space_map.forget_unallocated();
-        self.publication.stats.remove(&id);
+        self.publisher.forget_stats(id);
         let item = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
         butterfs_tree::remove(self, TreeId::CHUNK, &item)?;
-        let stats = crate::device_stats::key_of(id);
+        let stats = crate::commit::device_stats::key_of(id);
         butterfs_tree::remove(self, TreeId::DEVICE, &stats)?;
         Ok(())
     }

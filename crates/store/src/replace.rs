@@ -353,8 +353,8 @@ impl Store {
         let bytes = {
             let engine = self.read();
             engine
-                .publication
-                .devices
+                .publisher
+                .devices()
                 .get(&device)
                 .ok_or_else(no_such)?
                 .total_bytes
@@ -435,7 +435,7 @@ impl Store {
         {
             let mut engine = self.change_writable()?;
             engine.note_edit();
-            engine.publication.superblock_changed = true;
+            engine.publisher.note_superblock_change();
         }
         self.commit().map(|_| ())
     }
@@ -657,7 +657,7 @@ impl Replacement<'_> {
         {
             let mut engine = store.change_writable()?;
             engine.note_edit();
-            engine.publication.superblock_changed = true;
+            engine.publisher.note_superblock_change();
         }
         let mut taken = Err(VolumeError::MissingDevice(self.device));
         store.commit_once(&mut |superblock, items| {
@@ -672,7 +672,7 @@ impl Replacement<'_> {
     fn take_place(
         &self,
         superblock: &butterfs_format::superblock::Superblock,
-        items: &crate::publication::DeviceItems,
+        items: &crate::commit::DeviceItems,
     ) -> Result<Option<Arc<dyn BlockDevice>>, VolumeError> {
         let missing = VolumeError::MissingDevice(self.device);
         let target = self.store.space.replace_target_device(self.device)?;

@@ -51,7 +51,7 @@ impl Store {
     /// The volume has no such device.
     pub fn device_bytes(&self, device: DeviceId) -> Result<u64, StoreError> {
         let engine = self.read();
-        match engine.publication.devices.get(&device) {
+        match engine.publisher.devices().get(&device) {
             Some(item) => Ok(item.total_bytes),
             None => Err(MembershipFault::NoSuchDevice(device.to_string()).into()),
         }
@@ -130,12 +130,11 @@ impl Store {
             }
             engine.note_edit();
             let total = engine
-                .publication
-                .superblock
+                .publisher
+                .superblock()
                 .total_bytes
                 .saturating_sub(old);
-            engine.publication.superblock.total_bytes = total.saturating_add(size);
-            engine.publication.superblock_changed = true;
+            engine.publisher.superblock_mut().total_bytes = total.saturating_add(size);
             engine.space_map.forget_unallocated();
             engine.change_size_of_device(device, size)
         })?;
@@ -147,8 +146,8 @@ impl Store {
     fn write_new_mirrors(&self, device: DeviceId, old: u64, new: u64) -> Result<(), StoreError> {
         let last = {
             let engine = self.read();
-            let item = engine.publication.durable_devices.get(&device);
-            item.map(|item| engine.publication.durable.on_device(item))
+            let item = engine.publisher.durable_devices().get(&device);
+            item.map(|item| engine.publisher.durable().on_device(item))
         };
         if let Some(last) = last {
             for offset in copies_between(old, new) {

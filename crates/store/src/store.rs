@@ -1,7 +1,7 @@
 //! An open volume, for all that works on it.
 
 use crate::address_locks::Addresses;
-use crate::device_loss::DeviceLoss;
+use crate::commit::device_loss::DeviceLoss;
 use crate::engine_lock::{EngineLock, LockWaits, Reading};
 use crate::exclusive_kind::ExclusiveKind;
 use crate::fsync_log::group::FsyncGroup;

@@ -34,7 +34,6 @@ use butterfs_format::{
 use butterfs_tree::{Cursor, Editor, Expected, Headers, Node, NodeSource, Sweep};
 use butterfs_volume::{VolumeError, row_length};
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
 
 /// Nodes that a change of the superblock alone touches.
 const FEW_NODES: usize = 16;
@@ -85,8 +84,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.commit_with(FEW_NODES, |engine| {
             engine.note_edit();
-            change(&mut engine.publication.superblock);
-            engine.publication.superblock_changed = true;
+            change(engine.publisher.superblock_mut());
             Ok(())
         })
     }
@@ -99,19 +97,18 @@ impl Store {
     pub fn begin_fsid(&self, fsid: UuidBytes) -> Result<(), StoreError> {
         self.commit_with(FEW_NODES, |engine| {
             engine.note_edit();
-            let ids: Vec<DeviceId> = engine.publication.devices.keys().copied().collect();
+            let ids: Vec<DeviceId> = engine.publisher.devices().keys().copied().collect();
             for id in ids {
-                if let Some(item) = Arc::make_mut(&mut engine.publication.devices).get_mut(&id) {
+                if let Some(item) = engine.publisher.devices_mut().get_mut(&id) {
                     item.fsid = fsid;
                 }
                 engine.write_device_item(id)?;
             }
-            let superblock = &mut engine.publication.superblock;
+            let superblock = engine.publisher.superblock_mut();
             superblock.fsid = fsid;
             superblock.metadata_uuid = [0; 16];
             superblock.incompat -= Incompat::METADATA_UUID;
             superblock.flags |= SuperFlags::CHANGING_FSID;
-            engine.publication.superblock_changed = true;
             Ok(())
         })
     }
@@ -283,10 +280,9 @@ impl Store {
             engine
                 .remake_free_space()
                 .inspect_err(|_| engine.space_map.set_remake(Remake::No))?;
-            engine.publication.superblock.compat_ro |=
+            engine.publisher.superblock_mut().compat_ro |=
                 CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
-            engine.publication.superblock.cache_generation = 0;
-            engine.publication.superblock_changed = true;
+            engine.publisher.superblock_mut().cache_generation = 0;
             engine.remove_old_caches()
         })
     }
@@ -313,9 +309,8 @@ impl Store {
             for node in old {
                 engine.drop_node_ref(node, Backref::Tree(TreeId::CSUM));
             }
-            engine.publication.superblock.checksum_type = to;
-            engine.publication.superblock.flags |= SuperFlags::CHANGING_META_CSUM;
-            engine.publication.superblock_changed = true;
+            engine.publisher.superblock_mut().checksum_type = to;
+            engine.publisher.superblock_mut().flags |= SuperFlags::CHANGING_META_CSUM;
             Ok(())
         })
     }
@@ -613,11 +608,11 @@ impl Engine {
     }
 
     fn make_group_tree(&mut self) -> Result<(), StoreError> {
-        if !self.publication.superblock.has_valid_free_space_tree() {
+        if !self.publisher.superblock().has_valid_free_space_tree() {
             let fault = TuneFault::Needs("a free-space tree", "--convert-to-free-space-tree");
             return Err(fault.into());
         }
-        if !self.publication.superblock.has_no_holes() {
+        if !self.publisher.superblock().has_no_holes() {
             return Err(TuneFault::Needs("no-holes", "-n").into());
         }
         let items = self.group_items();
@@ -631,8 +626,7 @@ impl Engine {
             butterfs_tree::insert(self, TreeId::BLOCK_GROUP, &key, &data)?;
             butterfs_tree::remove(self, TreeId::EXTENT, &key)?;
         }
-        self.publication.superblock.compat_ro |= CompatRo::BLOCK_GROUP_TREE;
-        self.publication.superblock_changed = true;
+        self.publisher.superblock_mut().compat_ro |= CompatRo::BLOCK_GROUP_TREE;
         Ok(())
     }
 
@@ -641,8 +635,7 @@ impl Engine {
             butterfs_tree::insert(self, TreeId::EXTENT, &key, &data)?;
         }
         self.remove_plain_tree(TreeId::BLOCK_GROUP)?;
-        self.publication.superblock.compat_ro -= CompatRo::BLOCK_GROUP_TREE;
-        self.publication.superblock_changed = true;
+        self.publisher.superblock_mut().compat_ro -= CompatRo::BLOCK_GROUP_TREE;
         Ok(())
     }
 

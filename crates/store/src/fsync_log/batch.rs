@@ -153,13 +153,13 @@ impl Engine {
         log.batch += 1;
         let batch = log.batch;
         let replaced = std::mem::take(&mut log.replaced);
-        let mut superblock = self.publication.durable.clone();
+        let mut superblock = self.publisher.durable().clone();
         superblock.log_root = root.logical;
         superblock.log_root_level = root.level;
         Ok(Batch::Ready(Box::new(PreparedLog {
             nodes,
             superblock,
-            devices: Arc::clone(&self.publication.durable_devices),
+            devices: Arc::clone(self.publisher.durable_devices()),
             replaced,
             held,
             batch,
@@ -169,7 +169,7 @@ impl Engine {
     /// Notes that the batch is durable, so what only the previous log had is
     /// free. Returns a batch number; all batches before it are durable.
     pub(crate) fn log_published(&mut self, prepared: PreparedLog) -> u64 {
-        self.publication.durable = prepared.superblock;
+        self.publisher.log_is_durable(prepared.superblock);
         self.log.unnamed_writing.clear();
         self.log.spare.extend(prepared.replaced);
         // They are taken from the end. Blocks side by side go out together.

@@ -21,7 +21,7 @@ pub mod group;
 mod replay;
 pub mod trees;
 
-use crate::publication::DeviceItems;
+use crate::commit::DeviceItems;
 use crate::space::ranges::RangeSet;
 use butterfs_format::superblock::Superblock;
 use butterfs_format::{Generation, InodeId, InodeNumber, Logical, NodeRef, TreeId};

@@ -14,9 +14,9 @@ impl Engine {
     #[must_use]
     pub fn waiting_log(&self) -> Option<NodeRef> {
         self.log.waits().then_some(NodeRef {
-            logical: self.publication.superblock.log_root,
-            generation: Generation(self.publication.superblock.generation.get() + 1),
-            level: self.publication.superblock.log_root_level,
+            logical: self.publisher.superblock().log_root,
+            generation: Generation(self.publisher.superblock().generation.get() + 1),
+            level: self.publisher.superblock().log_root_level,
         })
     }
 
@@ -51,9 +51,9 @@ impl Engine {
     /// Damage, reading.
     pub fn committed_root(&self, tree: TreeId) -> Result<Option<NodeRef>, StoreError> {
         let root = NodeRef {
-            logical: self.publication.superblock.root,
-            generation: self.publication.superblock.generation,
-            level: self.publication.superblock.root_level,
+            logical: self.publisher.superblock().root,
+            generation: self.publisher.superblock().generation,
+            level: self.publisher.superblock().root_level,
         };
         let mut cursor = Cursor::at_root(self, root);
         let last = Key::new(tree.get(), ItemType::ROOT_ITEM, u64::MAX);
@@ -75,6 +75,6 @@ impl Engine {
     /// superblock.
     pub fn finish_replay(&mut self) {
         self.log.stop_waiting();
-        self.publication.superblock_changed = true;
+        self.publisher.note_superblock_change();
     }
 }

@@ -5,15 +5,15 @@
 use super::members::{self, Members};
 use super::options::{FreeSpace, OnReplacement, OpenOptions, Roots, States};
 use crate::Store;
+use crate::commit::Publisher;
+use crate::commit::rounds::Rounds;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::forest::Forest;
 use crate::fsync_log::{FsyncLog, Waiting};
-use crate::publication::Publication;
 use crate::quota::QuotaState;
 use crate::refs::RefLedger;
 use crate::rescue::NodesPassedOver;
-use crate::rounds::Rounds;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::chunks::excluded;
@@ -50,7 +50,7 @@ pub(super) fn store_of(engine: Engine, options: &OpenOptions) -> Store {
         poisoned: AtomicBool::new(false),
         closed: AtomicBool::new(false),
         reason: Mutex::new(None),
-        device_loss: crate::device_loss::DeviceLoss::new(&space),
+        device_loss: crate::commit::device_loss::DeviceLoss::new(&space),
         space,
         barriers: options.barriers,
         discard: options.discard,
@@ -169,13 +169,13 @@ pub(super) fn load_by_roots(
     engine.load_roots()?;
     let mut items = engine.read_devices()?;
     members.add_new(&mut items);
-    engine.publication.devices = Arc::new(items);
+    engine.publisher.set_devices(Arc::new(items));
     engine.own_item()?;
-    let has_others = members.leave_out_strangers(&engine.publication.devices)?;
+    let has_others = members.leave_out_strangers(engine.publisher.devices())?;
     if let Some(seeds) = members.seeds()? {
         engine.identity.headers = Headers::Seeded(seeds);
     }
-    let missing = members.missing(&engine.publication.devices, options)?;
+    let missing = members.missing(engine.publisher.devices(), options)?;
     if has_others || !missing.is_empty() {
         let devices = members.devices().into_iter().chain(missing).collect();
         let map = (*engine.space.map()).clone();
@@ -291,7 +291,7 @@ pub(super) fn blank_engine(
             0 => Waiting::No,
             _ => Waiting::Yes,
         }),
-        publication: Publication::new(superblock),
+        publisher: Publisher::new(superblock),
         identity,
         rescue: options.rescue,
         nodes_passed_over: NodesPassedOver::default(),
@@ -308,7 +308,7 @@ pub(super) fn blank_engine(
 
 impl Engine {
     pub(super) fn load_roots(&mut self) -> Result<(), StoreError> {
-        let superblock = &self.publication.superblock;
+        let superblock = self.publisher.superblock();
         let chunk = NodeRef {
             logical: superblock.chunk_root,
             generation: superblock.chunk_root_generation,
@@ -343,9 +343,8 @@ impl Engine {
         self.space.set_map(found.map);
         self.verify_device_sizes(options)?;
         self.verify_volume_size(options.access)?;
-        self.publication.superblock.device = self.own_item()?;
-        self.publication.superblock.num_devices = self.publication.devices.len() as u64;
-        self.publication.durable_devices = Arc::clone(&self.publication.devices);
+        let own = self.own_item()?;
+        self.publisher.adopt_devices(own);
         self.verify_stripes()?;
         if options.access == Access::ReadWrite {
             self.space.check_degraded()?;
@@ -361,7 +360,7 @@ impl Engine {
         if writes && self.space_map.has_free_space_tree() {
             needed.push(TreeId::FREE_SPACE);
         }
-        if self.publication.superblock.has_block_group_tree() {
+        if self.publisher.superblock().has_block_group_tree() {
             needed.push(TreeId::BLOCK_GROUP);
         }
         for tree in needed {

@@ -30,10 +30,10 @@
 use super::older_copy::OlderCopy;
 use super::options::{Degraded, OpenOptions, States};
 use super::superblocks::{FoundSuperblock, Preferred, read_preferred};
+use crate::commit::DeviceItems;
 use crate::error::StoreError;
 use crate::open::member_fault::MemberFault;
 use crate::open::space_fault::SpaceFault;
-use crate::publication::DeviceItems;
 use butterfs_device::BlockDevice;
 use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{SuperFlags, Superblock};

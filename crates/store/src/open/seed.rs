@@ -84,10 +84,10 @@ impl Store {
         for start in engine.space_map.groups_with_rows() {
             engine.load_group_at(start)?;
         }
-        engine.publication.superblock_changed = true;
+        engine.publisher.note_superblock_change();
         let store = store_of(engine, options);
         store.nascent.store(true, Ordering::Release);
-        let items: Vec<DeviceId> = store.read().publication.devices.keys().copied().collect();
+        let items: Vec<DeviceId> = store.read().publisher.devices().keys().copied().collect();
         store.commit_with(NODES, |engine| {
             engine.note_edit();
             // From now on, the items of the seed's devices say its generation.
@@ -104,7 +104,7 @@ impl Store {
         store.nascent.store(false, Ordering::Release);
         store.commit_with(NODES, |engine| {
             engine.note_edit();
-            engine.publication.superblock_changed = true;
+            engine.publisher.note_superblock_change();
             Ok::<_, StoreError>(())
         })?;
         Ok((store, item.id))

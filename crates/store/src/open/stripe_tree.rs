@@ -52,7 +52,7 @@ impl Engine {
     /// True when a RAID stripe tree says where data lie.
     #[must_use]
     pub fn has_stripe_tree(&self) -> bool {
-        let features = self.publication.superblock.incompat;
+        let features = self.publisher.superblock().incompat;
         features.contains(Incompat::RAID_STRIPE_TREE)
     }
 }

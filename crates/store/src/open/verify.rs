@@ -39,7 +39,7 @@ impl Engine {
     pub(super) fn read_chunks(&self) -> Result<FoundChunks, StoreError> {
         let mut map = ChunkMap::default();
         let mut chunks = BTreeMap::new();
-        for (logical, chunk) in &self.publication.superblock.sys_chunks {
+        for (logical, chunk) in &self.publisher.superblock().sys_chunks {
             self.verify_chunk(*logical, chunk)?;
             map.insert(*logical, chunk.clone())?;
             chunks.insert(*logical, chunk.clone());
@@ -66,7 +66,7 @@ impl Engine {
     }
 
     fn verify_chunk(&self, logical: Logical, chunk: &Chunk) -> Result<(), StoreError> {
-        if chunk.sector_size != self.publication.superblock.sector_size {
+        if chunk.sector_size != self.publisher.superblock().sector_size {
             return Err(VolumeError::BadChunk {
                 logical,
                 fault: ChunkFault::SectorSize(chunk.sector_size),
@@ -74,7 +74,7 @@ impl Engine {
             .into());
         }
         for stripe in &chunk.stripes {
-            let Some(item) = self.publication.devices.get(&stripe.device) else {
+            let Some(item) = self.publisher.devices().get(&stripe.device) else {
                 return Err(VolumeError::MissingDevice(stripe.device).into());
             };
             if stripe.device_uuid != item.uuid {
@@ -109,22 +109,22 @@ impl Engine {
     /// The item of the device whose superblock speaks for the volume. If item
     /// and superblock differ, the item counts.
     pub(super) fn own_item(&self) -> Result<DeviceItem, StoreError> {
-        let own = self.publication.superblock.device.id;
-        let item = self.publication.devices.get(&own).cloned();
+        let own = self.publisher.superblock().device.id;
+        let item = self.publisher.devices().get(&own).cloned();
         Ok(item.ok_or(SpaceFault::NoDeviceItem(own))?)
     }
 
     /// Compares the size of the volume with those of its devices.
     pub(super) fn verify_volume_size(&self, access: Access) -> Result<(), StoreError> {
         let sizes = self
-            .publication
-            .devices
+            .publisher
+            .devices()
             .values()
             .map(|item| item.total_bytes);
         let bytes = sizes.fold(0, u64::saturating_add);
-        if self.publication.superblock.total_bytes < bytes && access == Access::ReadWrite {
+        if self.publisher.superblock().total_bytes < bytes && access == Access::ReadWrite {
             return Err(SpaceFault::VolumeSize {
-                found: self.publication.superblock.total_bytes,
+                found: self.publisher.superblock().total_bytes,
                 devices: bytes,
             }
             .into());
@@ -133,7 +133,7 @@ impl Engine {
     }
 
     fn verify_device(&self, key: DeviceId, item: &DeviceItem) -> Result<(), StoreError> {
-        let own = &self.publication.superblock.device;
+        let own = &self.publisher.superblock().device;
         let device = item.id;
         if device != key {
             return Err(SpaceFault::DeviceNumber { key, found: device }.into());
@@ -195,7 +195,7 @@ impl Engine {
     }
 
     fn bytes_by_item(&self, device: DeviceId) -> u64 {
-        let item = self.publication.devices.get(&device);
+        let item = self.publisher.devices().get(&device);
         item.map_or(0, |item| item.total_bytes)
     }
 

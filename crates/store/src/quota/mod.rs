@@ -89,7 +89,7 @@ impl Engine {
             // numbers write to the volume.
         } else if status.flags.contains(QgroupStatusFlags::RESCAN) {
             quotas.set_inconsistent("a rescan was interrupted");
-        } else if status.generation != self.publication.superblock.generation {
+        } else if status.generation != self.publisher.superblock().generation {
             quotas.set_inconsistent("the volume was changed without them");
         }
         self.quotas.set(Some(quotas));

@@ -116,7 +116,7 @@ impl NodeSource for LastCommit<'_> {
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
         if tree == TreeId::ROOT {
-            let superblock = &self.engine.publication.durable;
+            let superblock = self.engine.publisher.durable();
             return Ok(NodeRef {
                 logical: superblock.root,
                 generation: superblock.generation,

@@ -13,6 +13,7 @@
 
 use super::GroupNumbers;
 use crate::Store;
+use crate::commit::view::View;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::quota::fault::QuotaError;
@@ -20,7 +21,6 @@ use crate::quota::groups::Quotas;
 use crate::quota::groups::Running;
 use crate::quota::groups::Scan;
 use crate::space::view_pins::ViewPinsId;
-use crate::view::View;
 use butterfs_format::Generation;
 use butterfs_format::item::qgroup::{GroupId, QgroupInfo, QgroupStatus, QgroupStatusFlags};
 use std::collections::{BTreeMap, BTreeSet};

@@ -53,7 +53,7 @@ impl Engine {
     pub(crate) fn apply_pending(&mut self, most: usize) -> Result<(), StoreError> {
         let context = Context {
             generation: self.generation,
-            skinny: self.publication.superblock.has_skinny_metadata(),
+            skinny: self.publisher.superblock().has_skinny_metadata(),
             owned: self.quotas().is_some_and(Quotas::is_simple),
             inline_max: (self.node_size() - HEADER_SIZE) / 16 - ITEM_SIZE,
         };

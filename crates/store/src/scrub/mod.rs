@@ -21,8 +21,8 @@ mod report;
 mod settle;
 
 use crate::Store;
+use crate::commit::equal_copies::CopyPlace;
 use crate::engine::Engine;
-use crate::equal_copies::CopyPlace;
 use crate::error::StoreError;
 use crate::open::superblocks::read_copy_of_superblock;
 use crate::parallel::in_parallel;
@@ -282,8 +282,8 @@ impl Store {
             let Some((_, block)) = members.find(|(id, _)| *id == device) else {
                 return Ok(0);
             };
-            let wanted = engine.publication.durable.generation;
-            let Some(item) = engine.publication.durable_devices.get(&device) else {
+            let wanted = engine.publisher.durable().generation;
+            let Some(item) = engine.publisher.durable_devices().get(&device) else {
                 return Ok(0);
             };
             let is_bad =

@@ -53,7 +53,7 @@ impl Engine {
     /// of them, and by how much.
     pub fn room_beyond(&self) -> impl Iterator<Item = (DeviceId, u64)> {
         self.space.own_devices().filter_map(|(device, block)| {
-            let used = self.publication.devices.get(&device)?.total_bytes;
+            let used = self.publisher.devices().get(&device)?.total_bytes;
             let more = block.size().checked_sub(used)?;
             (more >= 1 << 20).then_some((device, more))
         })

@@ -75,7 +75,7 @@ impl Engine {
 
     /// Bytes of a device that chunks may have.
     fn bytes_of(&self, device: DeviceId) -> u64 {
-        let item = self.publication.devices.get(&device);
+        let item = self.publisher.devices().get(&device);
         let bytes = item.map_or(0, |item| item.total_bytes);
         let end = self.space_map.device_ends.get(&device).copied();
         end.unwrap_or(u64::MAX).min(bytes)
@@ -94,7 +94,7 @@ impl Engine {
             .groups
             .newest_flags(kind)
             .unwrap_or(kind.flag());
-        if self.publication.devices.len() == 1 {
+        if self.publisher.devices().len() == 1 {
             return newest;
         }
         let devices = self.devices_used();
@@ -181,7 +181,7 @@ impl Engine {
             .ok_or(StoreError::NoSpace)?;
         let profile = Profile::from_flags(flags).unwrap_or(Profile::Single);
         let uuid_of = |device: &DeviceId| {
-            let item = self.publication.devices.get(device);
+            let item = self.publisher.devices().get(device);
             item.map(|item| item.uuid).unwrap_or_default()
         };
         let chunk = Chunk {
@@ -191,7 +191,7 @@ impl Engine {
             flags,
             io_align: 65536,
             io_width: 65536,
-            sector_size: self.publication.superblock.sector_size,
+            sector_size: self.publisher.superblock().sector_size,
             sub_stripes: profile.sub_stripes(),
             stripes: plan
                 .stripes
@@ -251,7 +251,7 @@ impl Engine {
                 .groups
                 .change(start, |group| group.standing = Standing::Entered);
             let group = self.space_map.groups.get(start).expect("found above");
-            let span = group.span(self.publication.superblock.sector_size.into());
+            let span = group.span(self.publisher.superblock().sector_size.into());
             let (key, item) = (group.item_key(), group.item());
             let mut free = RangeSet::default();
             free.insert(start.get()..group.end());

@@ -92,13 +92,12 @@ impl Engine {
         self.space_map.free_space_tree = true;
         self.space_map.remake = Remake::No;
         let had = self
-            .publication
-            .superblock
+            .publisher
+            .superblock()
             .compat_ro
             .contains(CompatRo::FREE_SPACE_TREE);
-        if !self.publication.superblock.has_valid_free_space_tree() {
-            self.publication.superblock.compat_ro |= CompatRo::FREE_SPACE_TREE_VALID;
-            self.publication.superblock_changed = true;
+        if !self.publisher.superblock().has_valid_free_space_tree() {
+            self.publisher.superblock_mut().compat_ro |= CompatRo::FREE_SPACE_TREE_VALID;
         }
         let (groups, ranges) = (gathered.groups, gathered.ranges);
         if had {
@@ -114,9 +113,9 @@ impl Engine {
     /// `clear_cache` on a volume that has no free-space tree: the next commit
     /// disables a cache of the old kind.
     fn clear_old_cache(&mut self) {
-        let superblock = &self.publication.superblock;
+        let superblock = self.publisher.superblock();
         if superblock.cache_generation == superblock.generation.get() {
-            self.publication.superblock_changed = true;
+            self.publisher.note_superblock_change();
             tracing::warn!("clear_cache: the old space cache (v1) is put out of use");
         } else {
             tracing::warn!("clear_cache: the volume keeps no free space that could be wrong");

@@ -145,7 +145,7 @@ impl Engine {
             group.dirty = true;
             was
         });
-        self.publication.superblock_changed = true;
+        self.publisher.note_superblock_change();
         tracing::warn!(
             group = %start,
             was,
@@ -180,7 +180,7 @@ impl Engine {
     /// # Errors
     /// Damage of the extent tree, reading.
     pub(crate) fn verify_used(&mut self) -> Result<(), StoreError> {
-        let says = self.publication.superblock.bytes_used;
+        let says = self.publisher.superblock().bytes_used;
         let sum = self.space_map.groups.applied();
         if says == sum {
             return Ok(());
@@ -210,7 +210,7 @@ impl Engine {
         for (start, used) in wrong {
             self.correct_used(start, used);
         }
-        self.publication.superblock_changed = true;
+        self.publisher.note_superblock_change();
         Ok(())
     }
 

@@ -20,7 +20,7 @@ struct Ledger {
 /// How a commit records.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
-    /// As `store/record_all` does.
+    /// As `store/commit/record_all` does.
     Settling,
     /// What waits is taken out in one piece before it is recorded, and each round
     /// is like the first.

@@ -4,9 +4,9 @@
 //! brings everything into the trees. Order on the device is kept by
 //! [`crate::Store::commit`].
 
+use crate::commit::DeviceItems;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::publication::DeviceItems;
 use crate::space::free_space_tree;
 use crate::trees::TreeState;
 use butterfs_format::features::Incompat;
@@ -45,7 +45,7 @@ impl Engine {
             && self.space_map.is_recorded()
             && self.ledger.pending().is_empty()
             && !self.forest.trees.any_changed()
-            && !self.publication.superblock_changed
+            && !self.publisher.superblock_changed
             && self.has_written_stats()
     }
 
@@ -64,7 +64,7 @@ impl Engine {
             ));
         }
         self.remove_orphan_free_space()?;
-        if self.publication.superblock_changed || self.is_clean() {
+        if self.publisher.superblock_changed || self.is_clean() {
             // The superblock's generation is that of the root tree's node, so
             // this node must be written too.
             self.change_root_item(TreeId::EXTENT, |_| {})?;
@@ -133,7 +133,7 @@ impl Engine {
 
     /// Tree that holds block group items.
     pub(crate) fn group_tree(&self) -> TreeId {
-        if self.publication.superblock.has_block_group_tree() {
+        if self.publisher.superblock.has_block_group_tree() {
             TreeId::BLOCK_GROUP
         } else {
             TreeId::EXTENT
@@ -176,12 +176,12 @@ impl Engine {
             fs_root: self.root_now(TreeId::FS),
             device_root: self.root_now(TreeId::DEVICE),
             csum_root: self.root_now(TreeId::CSUM),
-            total_bytes: self.publication.superblock.total_bytes,
+            total_bytes: self.publisher.superblock.total_bytes,
             bytes_used: used,
-            num_devices: self.publication.superblock.num_devices,
+            num_devices: self.publisher.superblock.num_devices,
         };
         let system: Vec<_> = self.space_map.system_chunks();
-        let superblock = &mut self.publication.superblock;
+        let superblock = &mut self.publisher.superblock;
         if superblock.node_size > PAGE {
             // As the kernel does when it mounts such a volume.
             superblock.incompat |= Incompat::BIG_METADATA;
@@ -199,10 +199,10 @@ impl Engine {
         superblock.sys_chunks = system;
         superblock.log_root = Logical(0);
         superblock.log_root_level = 0;
-        superblock.backup_roots[self.publication.backup_slot] = backup;
-        self.publication.backup_slot =
-            (self.publication.backup_slot + 1) % superblock.backup_roots.len();
-        self.publication.superblock_changed = false;
+        superblock.backup_roots[self.publisher.backup_slot] = backup;
+        self.publisher.backup_slot =
+            (self.publisher.backup_slot + 1) % superblock.backup_roots.len();
+        self.publisher.superblock_changed = false;
         Ok(())
     }
 
@@ -231,8 +231,8 @@ impl Engine {
         self.generation = Generation(generation.get() + 1);
         PreparedCommit {
             nodes,
-            superblock: self.publication.superblock.clone(),
-            devices: Arc::clone(&self.publication.devices),
+            superblock: self.publisher.superblock.clone(),
+            devices: Arc::clone(&self.publisher.devices),
             generation,
         }
     }

@@ -1,14 +1,14 @@
 //! Commits and fsyncs, as the devices see them.
 
 use crate::Store;
-use crate::commit::PreparedCommit;
-use crate::devices::{Copies, Durable, write_superblocks};
+use crate::commit::DeviceItems;
+use crate::commit::devices::{Copies, Durable, write_superblocks};
+use crate::commit::prepare::PreparedCommit;
 use crate::error::StoreError;
 use crate::fsync_log::LogTicket;
 use crate::fsync_log::PreparedLog;
 use crate::fsync_log::batch::Batch;
 use crate::fsync_log::group::Arrival;
-use crate::publication::DeviceItems;
 use crate::transaction::FailOnPanic;
 use crate::{Barriers, Discard, now};
 use butterfs_format::Generation;
@@ -50,15 +50,15 @@ impl Store {
         engine.log.stop_waiting();
         for superblock in [0, 1] {
             let target = match superblock {
-                0 => &mut engine.publication.superblock,
-                _ => &mut engine.publication.durable,
+                0 => &mut engine.publisher.superblock,
+                _ => &mut engine.publisher.durable,
             };
             target.log_root = butterfs_format::Logical(0);
             target.log_root_level = 0;
         }
         let (superblock, items) = (
-            engine.publication.durable.clone(),
-            Arc::clone(&engine.publication.durable_devices),
+            engine.publisher.durable.clone(),
+            Arc::clone(&engine.publisher.durable_devices),
         );
         drop(engine);
         for copies in [Copies::Primary, Copies::Mirrors] {
@@ -113,7 +113,7 @@ impl Store {
                 return Err(StoreError::LogWaits);
             }
             if self.device_loss.is_recent(&self.space) {
-                engine.publication.superblock_changed = true;
+                engine.publisher.superblock_changed = true;
                 engine.space_map.forget_unallocated();
             }
             if engine.is_clean() {
@@ -198,8 +198,8 @@ impl Store {
             }
         }
         let mut engine = self.change();
-        engine.publication.durable = prepared.superblock.clone();
-        engine.publication.durable_devices = Arc::clone(&prepared.devices);
+        engine.publisher.durable = prepared.superblock.clone();
+        engine.publisher.durable_devices = Arc::clone(&prepared.devices);
         engine.published();
         drop(engine);
         Ok(prepared.generation)
@@ -211,7 +211,7 @@ impl Store {
     /// A torn write of the primary copy leaves only the mirrors. So the mirrors
     /// must have all that was promised before that write, the fsync log too.
     /// They have the last commit since it was made, or since the volume was
-    /// opened ([`crate::equal_copies`]).
+    /// opened ([`crate::commit::equal_copies`]).
     fn write_superblock(
         &self,
         superblock: &Superblock,
@@ -221,8 +221,8 @@ impl Store {
         let (durable, before) = {
             let engine = self.engine.read();
             (
-                engine.publication.durable.clone(),
-                Arc::clone(&engine.publication.durable_devices),
+                engine.publisher.durable.clone(),
+                Arc::clone(&engine.publisher.durable_devices),
             )
         };
         if durable.log_root.get() != 0 {
@@ -328,7 +328,7 @@ impl Store {
         if self.device_loss.is_recent(&self.space) {
             // The device that fell out may still name the previous log, and
             // after a crash it may speak for the volume.
-            engine.publication.durable = prepared.superblock.clone();
+            engine.publisher.durable = prepared.superblock.clone();
             engine.log.unpublished(prepared);
         } else {
             let batch = engine.log_published(prepared);

@@ -4,10 +4,10 @@
 //! except for the item of the device on which each lies.
 
 use crate::Purpose;
+use crate::commit::DeviceItems;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::open::superblocks::has_room;
-use crate::publication::DeviceItems;
 use butterfs_device::Caching;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
@@ -113,13 +113,13 @@ fn write_wanted(
 impl Engine {
     /// Whether a device is that of another volume, from which this one grew.
     pub(crate) fn is_of_seed(&self, item: &DeviceItem) -> bool {
-        item.fsid != self.publication.superblock.node_fsid()
+        item.fsid != self.publisher.superblock.node_fsid()
     }
 
     /// Whether a chunk lies on devices that are never written.
     pub(crate) fn lies_on_seed(&self, chunk: &Chunk) -> bool {
         chunk.stripes.iter().any(|stripe| {
-            let item = self.publication.devices.get(&stripe.device);
+            let item = self.publisher.devices.get(&stripe.device);
             item.is_some_and(|item| self.is_of_seed(item))
         })
     }
@@ -138,7 +138,7 @@ impl Engine {
 
     /// Devices that are used and written.
     pub(crate) fn devices_used(&self) -> usize {
-        let items = self.publication.devices.values();
+        let items = self.publisher.devices.values();
         items.filter(|item| self.takes_chunks(item)).count()
     }
 
@@ -162,7 +162,7 @@ impl Engine {
             own.map(|((_, flags), bytes)| (BlockGroupFlags(*flags), *bytes))
                 .collect()
         };
-        let items = self.publication.devices.iter();
+        let items = self.publisher.devices.iter();
         items
             .map(|(id, item)| {
                 let member = members.remove(id);
@@ -189,7 +189,7 @@ impl Engine {
         changed: &[DeviceId],
         change: impl Fn(u64) -> u64,
     ) -> Result<(), StoreError> {
-        let devices = Arc::make_mut(&mut self.publication.devices);
+        let devices = Arc::make_mut(&mut self.publisher.devices);
         for id in changed {
             if let Some(item) = devices.get_mut(id) {
                 item.bytes_used = change(item.bytes_used);
@@ -210,7 +210,7 @@ impl Engine {
         device: DeviceId,
         bytes: u64,
     ) -> Result<(), StoreError> {
-        if let Some(item) = Arc::make_mut(&mut self.publication.devices).get_mut(&device) {
+        if let Some(item) = Arc::make_mut(&mut self.publisher.devices).get_mut(&device) {
             item.total_bytes = bytes;
         }
         self.write_device_item(device)
@@ -231,7 +231,7 @@ impl Engine {
                 *bytes = bytes.saturating_add(length);
             }
         }
-        let items = self.publication.devices.values();
+        let items = self.publisher.devices.values();
         let wrong: Vec<(DeviceId, u64, u64)> = items
             .filter(|item| !self.is_of_seed(item))
             .map(|item| {
@@ -258,11 +258,11 @@ impl Engine {
 
     /// Writes the item of a device as it is in memory.
     pub(crate) fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
-        let Some(item) = self.publication.devices.get(&id).cloned() else {
+        let Some(item) = self.publisher.devices.get(&id).cloned() else {
             return Ok(());
         };
-        if id == self.publication.superblock.device.id {
-            self.publication.superblock.device = item.clone();
+        if id == self.publisher.superblock.device.id {
+            self.publisher.superblock.device = item.clone();
         }
         let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
         Editor::new(self, TreeId::CHUNK).replace(&key, &item.encode())?;

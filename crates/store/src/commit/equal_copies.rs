@@ -12,10 +12,10 @@
 //! durable. So each device has a whole copy at every moment.
 
 use crate::Store;
-use crate::devices::write_superblocks_at;
+use crate::commit::DeviceItems;
+use crate::commit::devices::write_superblocks_at;
 use crate::error::StoreError;
 use crate::open::superblocks::read_copy_of_superblock;
-use crate::publication::DeviceItems;
 use butterfs_format::superblock::{COPIES, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset};
 use std::collections::BTreeMap;
@@ -37,8 +37,8 @@ impl Store {
     fn published(&self) -> (Superblock, DeviceItems) {
         let engine = self.engine.read();
         (
-            engine.publication.durable.clone(),
-            Arc::clone(&engine.publication.durable_devices),
+            engine.publisher.durable.clone(),
+            Arc::clone(&engine.publisher.durable_devices),
         )
     }
 

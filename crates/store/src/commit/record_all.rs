@@ -15,9 +15,9 @@
 //!
 //! docs/commit.md has the whole argument.
 
+use crate::commit::rounds::CommitRounds;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::rounds::CommitRounds;
 use crate::space::free_space_tree;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::{ItemType, Key, Logical, TreeId};

@@ -23,7 +23,7 @@ impl Engine {
     #[must_use]
     pub fn device_stats(&self) -> [u64; 5] {
         let mut sum = [0_u64; 5];
-        for device in self.publication.devices.keys() {
+        for device in self.publisher.devices.keys() {
             for (sum, value) in sum.iter_mut().zip(self.stats_of(*device)) {
                 *sum = sum.saturating_add(value);
             }
@@ -35,19 +35,19 @@ impl Engine {
     pub(crate) fn has_written_stats(&self) -> bool {
         let same = |device: &DeviceId| {
             let written = self
-                .publication
+                .publisher
                 .stats
                 .get(device)
                 .copied()
                 .unwrap_or_default();
             written == self.stats_of(*device)
         };
-        self.publication.devices.keys().all(same)
+        self.publisher.devices.keys().all(same)
     }
 
     /// Sets all counters to zero; the next commit writes them.
     pub fn reset_device_stats(&mut self) {
-        for device in self.publication.devices.keys() {
+        for device in self.publisher.devices.keys() {
             self.reset_stats_of(*device);
         }
     }
@@ -60,7 +60,7 @@ impl Engine {
     }
 
     pub(crate) fn load_device_stats(&mut self) -> Result<(), StoreError> {
-        let devices: Vec<DeviceId> = self.publication.devices.keys().copied().collect();
+        let devices: Vec<DeviceId> = self.publisher.devices.keys().copied().collect();
         for device in devices {
             let key = key_of(device);
             let Some((leaf, slot)) = find(self, TreeId::DEVICE, &key)? else {
@@ -71,7 +71,7 @@ impl Engine {
             for (value, bytes) in written.iter_mut().zip(leaf.data(slot).as_chunks().0) {
                 *value = u64::from_le_bytes(*bytes);
             }
-            self.publication.stats.insert(device, written);
+            self.publisher.stats.insert(device, written);
             if let Some(stats) = self.space.stats(device) {
                 // Errors that happen while the volume is opened count too.
                 let met = stats.values().map(|(_, value)| value);
@@ -86,12 +86,12 @@ impl Engine {
     }
 
     pub(crate) fn write_device_stats(&mut self) -> Result<(), StoreError> {
-        let devices: Vec<DeviceId> = self.publication.devices.keys().copied().collect();
+        let devices: Vec<DeviceId> = self.publisher.devices.keys().copied().collect();
         for device in devices {
             let now = self.stats_of(device);
             if now
                 != self
-                    .publication
+                    .publisher
                     .stats
                     .get(&device)
                     .copied()
@@ -99,7 +99,7 @@ impl Engine {
             {
                 let bytes: Vec<u8> = now.iter().flat_map(|value| value.to_le_bytes()).collect();
                 butterfs_tree::replace(self, TreeId::DEVICE, &key_of(device), &bytes)?;
-                self.publication.stats.insert(device, now);
+                self.publisher.stats.insert(device, now);
             }
         }
         Ok(())
