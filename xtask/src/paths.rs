@@ -1,7 +1,7 @@
 //! Files that pages and comments name.
 //!
-//! In the pages and in comments, `store/node_loading` stands for
-//! crates/store/src/node_loading.rs or the directory of that name, and
+//! In the pages and in comments, `store/nodes` stands for
+//! crates/store/src/nodes.rs or the directory of that name, and
 //! `testkit/tests/model.rs` for a file of the crate. What is named so must be
 //! there.
 

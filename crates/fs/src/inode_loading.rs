@@ -22,7 +22,7 @@ impl Filesystem {
             };
             self.visit(id.tree);
             // It enters the table while nothing can change it but a change
-            // beside readers (`store/leaf_update`), for which it must be there.
+            // beside readers (`store/nodes/leaf_update`), for which it must be there.
             let inserted = self.store.look(|engine| {
                 if crate::dir::is_absent_subvolume(id) {
                     let inode = Inode::new(id, absent_subvolume(engine, id.tree)?);

@@ -175,7 +175,7 @@ impl Engine {
     }
 
     fn forget_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
-        let state = self.forest.trees.remove(tree);
+        let state = self.nodes.remove_tree(tree);
         if let Some(key) = state.and_then(|state| state.item_key) {
             butterfs_tree::remove(self, TreeId::ROOT, &key)?;
         }
@@ -192,7 +192,7 @@ impl Engine {
     }
 
     fn state_of_node(&self, node: NodeRef) -> Result<ExtentState, StoreError> {
-        let length = self.identity.node_size as u64;
+        let length = self.nodes.identity().node_size as u64;
         self.extent_state(node.logical, length, Self::node_kind(node))
     }
 

@@ -6,55 +6,44 @@
 //! that are not in memory are read from the device.
 
 use crate::acknowledged::Acknowledged;
-use crate::branch_cache;
 use crate::commit::Publisher;
 use crate::commit::rounds::Rounds;
 use crate::error::{StoreError, bad_item, corrupt_item};
-use crate::forest::Forest;
-use crate::forest::OnMissing;
 use crate::fsync_log::FsyncLog;
 use crate::inject;
 use crate::item_fault::ItemFault;
+use crate::nodes::tree_bytes::Counted;
+use crate::nodes::trees::TreeState;
+use crate::nodes::{Dropped, NodeStore};
 use crate::quota::QuotaState;
 use crate::refs::RefLedger;
 use crate::refs::pending::{Backref, ExtentKind, Outcome};
-use crate::rescue::{NodesPassedOver, OnFault, Rescue};
+use crate::rescue::Rescue;
 use crate::space::SpaceMap;
 use crate::space::block_group::BlockGroup;
-use crate::tree_bytes::Counted;
-use crate::trees::TreeState;
 use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{LABEL_SIZE, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
-use butterfs_tree::{
-    Cursor, Expected, Headers, Node, NodeFault, NodeSink, NodeSource, NodeStamp, Packing,
-    TreeError, VolumeIdentity,
-};
+use butterfs_tree::{Cursor, Node, NodeFault, NodeSink, NodeSource, Packing, TreeError};
 use butterfs_volume::LogicalSpace;
 use crossbeam_utils::CachePadded;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 /// The state of an open volume, in rooms.
 #[derive(Debug)]
 pub struct Engine {
-    /// What all nodes have in common.
-    pub(crate) identity: VolumeIdentity,
     /// Which damage is passed over.
     pub(crate) rescue: Rescue,
-    /// Nodes that were read though their checksum is wrong.
-    pub(crate) nodes_passed_over: NodesPassedOver,
-    /// What new nodes carry in their headers.
-    pub(crate) stamp: NodeStamp,
     /// Logical space: devices, chunks and their copies.
     pub(crate) space: Arc<LogicalSpace>,
     /// The generation that is running; the superblock's is one less.
     pub(crate) generation: Generation,
     /// Trees and nodes.
-    pub(crate) forest: Forest,
+    pub(crate) nodes: NodeStore,
     /// Chunks, block groups and free space.
     pub(crate) space_map: SpaceMap,
     /// References and checksums that wait for their trees.
@@ -83,13 +72,13 @@ impl Engine {
     /// Bytes of a node.
     #[must_use]
     pub fn node_size(&self) -> usize {
-        self.identity.node_size
+        self.nodes.identity().node_size
     }
 
     /// Bytes of a sector.
     #[must_use]
     pub const fn sector_size(&self) -> u64 {
-        self.identity.sector_size
+        self.nodes.identity().sector_size
     }
 
     /// The running generation: what changes now is stamped with it.
@@ -168,7 +157,7 @@ impl Engine {
     /// Bytes of nodes changed in the running generation.
     #[must_use]
     pub fn dirty_bytes(&self) -> usize {
-        self.forest.dirty.len() * self.identity.node_size
+        self.nodes.dirty_len() * self.node_size()
     }
 
     /// Number of extents with pending changes.
@@ -201,11 +190,11 @@ impl Engine {
     /// # Errors
     /// [`TreeError::NoSuchTree`], reading.
     pub fn tree_state(&self, tree: TreeId) -> Result<TreeState, StoreError> {
-        if let Some(state) = self.forest.trees.see(tree, TreeState::clone) {
+        if let Some(state) = self.nodes.see_tree(tree, TreeState::clone) {
             return Ok(state);
         }
         let state = self.load_tree(tree)?;
-        self.forest.trees.add_loaded(tree, state.clone());
+        self.nodes.add_loaded_tree(tree, state.clone());
         Ok(state)
     }
 
@@ -253,7 +242,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         self.tree_state(tree)?;
         self.note_edit();
-        if let Some(state) = self.forest.trees.get_mut(tree) {
+        if let Some(state) = self.nodes.tree_mut(tree) {
             change(&mut state.item);
             state.changed = true;
         }
@@ -271,80 +260,7 @@ impl Engine {
     /// # Errors
     /// There is no node, or it has another level; reading failed.
     pub fn node_at(&self, logical: Logical, level: Option<u8>) -> Result<Arc<Node>, StoreError> {
-        let fits = |node: &Arc<Node>| level.is_none_or(|level| node.level() == level);
-        if let Some(node) = self.forest.in_memory(logical).filter(fits) {
-            return Ok(node);
-        }
-        if self.forest.has_changed(logical) {
-            // The device has what was there before.
-            let fault = NodeFault::Level;
-            return Err(TreeError::Corrupt { logical, fault }.into());
-        }
-        self.read_expected(Expected {
-            logical,
-            generation: None,
-            level,
-        })
-    }
-
-    fn find_node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
-        if let Some(node) = self.forest.in_memory(reference.logical) {
-            // A cached node may have been verified against another pointer.
-            if node.reference() == reference {
-                return Ok(node);
-            }
-        }
-        match self.on_missing(reference) {
-            OnMissing::Use(node) => {
-                self.forest.cache.insert(Arc::clone(&node));
-                Ok(node)
-            }
-            OnMissing::GiveUp => Err(TreeError::Missing(reference)),
-            OnMissing::Read => Ok(self.read_node(reference)?),
-        }
-    }
-
-    fn read_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
-        self.read_expected(Expected::from(reference))
-    }
-
-    fn read_expected(&self, expected: Expected) -> Result<Arc<Node>, StoreError> {
-        self.forest.reads_under_lock.fetch_add(1, Ordering::Relaxed);
-        let mut buffer = vec![0; self.identity.node_size];
-        let mut node = None;
-        let mut fault = None;
-        let verify = &mut |bytes: &[u8]| match Node::verify(bytes.into(), &self.identity, expected)
-        {
-            Ok(good) => {
-                node = Some(Arc::new(good));
-                true
-            }
-            Err(bad) => {
-                fault = Some(bad);
-                false
-            }
-        };
-        let result =
-            self.space
-                .read_verified_as(self.forest.read_as, expected.logical, &mut buffer, verify);
-        match (result, node) {
-            (Ok(_), Some(node)) => {
-                self.forest.cache.insert(node.clone());
-                Ok(node)
-            }
-            (Err(error), _) => match fault {
-                Some(NodeFault::Checksum) if self.rescue.nodes == OnFault::PassOver => {
-                    self.read_without_checksum(expected)
-                }
-                Some(fault) => Err(TreeError::Corrupt {
-                    logical: expected.logical,
-                    fault,
-                }
-                .into()),
-                None => Err(error.into()),
-            },
-            (Ok(_), None) => Err(StoreError::Internal("a node was read but not verified")),
-        }
+        self.nodes.node_at(&self.space, logical, level)
     }
 
     pub(crate) const fn node_kind(reference: NodeRef) -> ExtentKind {
@@ -360,19 +276,10 @@ impl Engine {
         self.edits = self.edits.wrapping_add(1);
     }
 
-    /// Counts a node that an edit of `tree` made or gave up. A tree that is just
-    /// being made is not known yet; its item counts its first node.
-    fn count_node(&mut self, tree: TreeId, change: Counted) {
-        let size = self.identity.node_size as u64;
-        if let Some(state) = self.forest.trees.get_mut(tree) {
-            state.count_node(change, size);
-        }
-    }
-
     /// Notes a change of one node's references.
     pub(crate) fn change_node_ref(&mut self, node: NodeRef, by: Backref, count: i64) -> Outcome {
         self.note_edit();
-        let length = self.identity.node_size as u64;
+        let length = self.node_size() as u64;
         let kind = Self::node_kind(node);
         self.ledger
             .pending_mut()
@@ -388,7 +295,7 @@ impl Engine {
         let logical = self.allocate_node(tree)?;
         self.note_edit();
         let kind = ExtentKind::Node { level, first_key };
-        let length = self.identity.node_size as u64;
+        let length = self.node_size() as u64;
         self.ledger
             .pending_mut()
             .insert_new(logical, length, kind, Backref::Tree(tree))?;
@@ -400,20 +307,7 @@ impl Engine {
     }
 
     pub(crate) fn is_writable(&self, node: NodeRef) -> bool {
-        node.generation == self.generation
-            && self.forest.dirty.contains(node.logical)
-            && !self.forest.frozen.contains(&node.logical)
-    }
-
-    /// A copy of a node as a new one of this volume, at another place and of
-    /// another generation.
-    pub(crate) fn copy_of(&self, node: &Node, new: NodeRef, owner: TreeId) -> Node {
-        let mut copy = node.copied_to(new.logical, new.generation, owner);
-        if let Headers::Seeded(_) = self.identity.headers {
-            // A node of a seed has the seed's UUID.
-            copy.set_fsid(&self.stamp.fsid);
-        }
-        copy
+        self.nodes.is_writable(node, self.generation)
     }
 
     fn copy_on_write(&mut self, tree: TreeId, old: NodeRef) -> Result<NodeRef, StoreError> {
@@ -424,8 +318,8 @@ impl Engine {
             let fault = ItemFault::FreeButUsed;
             return Err(corrupt_item(TreeId::FREE_SPACE, key, fault));
         }
-        let copy = self.copy_of(&node, new, tree);
-        self.forest.dirty.insert(copy);
+        let copy = self.nodes.copy_of(&node, new, tree);
+        self.nodes.insert(copy);
         self.move_references(tree, &node)?;
         Ok(new)
     }
@@ -434,33 +328,18 @@ impl Engine {
 impl NodeSource for Engine {
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
         inject::point()?;
-        self.find_node(reference)
+        let on_missing = |missing| self.on_missing(missing);
+        self.nodes.find(&self.space, reference, on_missing)
     }
 
     fn see<R>(&self, reference: NodeRef, look: impl FnOnce(&Node) -> R) -> Result<R, TreeError> {
         inject::point()?;
-        let logical = reference.logical;
-        let changed = self.forest.dirty.find(logical);
-        let Some(changed) = changed.or_else(|| self.forest.writing.find(logical)) else {
-            if reference.level == 0 {
-                return self.find_node(reference).map(|node| look(&node));
-            }
-            return branch_cache::see(
-                self.forest.number,
-                reference,
-                || self.find_node(reference),
-                look,
-            );
-        };
-        let seen = changed.see(|node| match node.reference() == reference {
-            true => Ok(look(node)),
-            false => Err(look),
-        });
-        seen.or_else(|look| self.find_node(reference).map(|node| look(&node)))
+        let on_missing = |missing| self.on_missing(missing);
+        self.nodes.see(&self.space, reference, on_missing, look)
     }
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
-        if let Some(root) = self.forest.trees.see(tree, |state| state.root) {
+        if let Some(root) = self.nodes.see_tree(tree, |state| state.root) {
             return Ok(root);
         }
         Ok(self.tree_state(tree)?.root)
@@ -483,31 +362,27 @@ impl NodeSink for Engine {
     fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError> {
         inject::point()?;
         let new = self.new_node(tree, level, None)?;
-        self.count_node(tree, Counted::More);
-        self.quotas
-            .note_growth(tree, self.identity.node_size as u64);
-        let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
-        self.forest.dirty.insert(node);
+        self.nodes.count_node(tree, Counted::More);
+        self.quotas.note_growth(tree, self.node_size() as u64);
+        self.nodes.insert_empty(new, tree);
         Ok(new)
     }
 
     fn edit(&mut self, node: NodeRef) -> Result<&mut Node, TreeError> {
         inject::point()?;
         self.note_edit();
-        self.forest
-            .dirty
-            .get_mut(node.logical)
-            .map(Arc::make_mut)
+        self.nodes
+            .edit(node.logical)
             .ok_or(TreeError::Misuse("a node was edited that is not writable"))
     }
 
     fn release(&mut self, tree: TreeId, node: NodeRef) -> Result<(), TreeError> {
         inject::point()?;
         self.note_edit();
-        if self.forest.dirty.remove(node.logical).is_none() {
+        if self.nodes.remove(node.logical).is_none() {
             return Err(TreeError::Misuse("a node was dropped that is not writable"));
         }
-        self.count_node(tree, Counted::Less);
+        self.nodes.count_node(tree, Counted::Less);
         self.drop_node_ref(node, Backref::Tree(tree));
         Ok(())
     }
@@ -515,9 +390,8 @@ impl NodeSink for Engine {
     fn set_root(&mut self, tree: TreeId, root: NodeRef) -> Result<(), TreeError> {
         self.note_edit();
         let state = self
-            .forest
-            .trees
-            .get_mut(tree)
+            .nodes
+            .tree_mut(tree)
             .ok_or(TreeError::NoSuchTree(tree))?;
         state.root = root;
         state.changed = true;
@@ -532,7 +406,7 @@ impl Engine {
     pub(crate) fn move_root(&mut self, tree: TreeId, moved: NodeRef) -> Result<(), TreeError> {
         let before = self.tree_state(tree).map(|state| state.root.generation)?;
         self.set_root(tree, moved)?;
-        if let Some(state) = self.forest.trees.get_mut(tree) {
+        if let Some(state) = self.nodes.tree_mut(tree) {
             state.only_moved = before != self.generation;
         }
         Ok(())
@@ -542,12 +416,8 @@ impl Engine {
     /// its space is free at once.
     pub(crate) fn drop_node_ref(&mut self, node: NodeRef, by: Backref) {
         if self.change_node_ref(node, by, -1) == Outcome::Vanished {
-            // A node that gets this address later must not be overwritten by
-            // the old one.
-            self.forest.dirty.remove(node.logical);
-            self.forest.frozen.remove(&node.logical);
-            let length = self.identity.node_size as u64;
-            if !self.forest.written.keeps(node.logical) {
+            let length = self.node_size() as u64;
+            if self.nodes.forget(node.logical) == Dropped::Free {
                 self.give_back(node.logical, length);
             }
         }

@@ -11,7 +11,6 @@ use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
 use butterfs_device::{Access, BlockDevice};
-use butterfs_volume::ReadAs;
 use std::sync::Arc;
 
 mod choose;
@@ -127,7 +126,7 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
         Arc::clone(&live.space),
         &options,
     );
-    engine.forest.read_as = ReadAs::Former;
+    engine.nodes.read_former();
     engine
         .publisher
         .set_devices(Arc::clone(live.publisher.durable_devices()));

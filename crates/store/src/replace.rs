@@ -249,7 +249,7 @@ impl Engine {
 
     /// Whether a node is only in memory. The devices will have it later.
     fn is_in_memory(&self, logical: Logical) -> bool {
-        self.forest.has_changed(logical)
+        self.nodes.has_changed(logical)
     }
 }
 

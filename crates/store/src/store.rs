@@ -66,13 +66,13 @@ impl Store {
 
     /// Halves the cache of clean nodes, because memory is short.
     pub fn shrink_cache(&self) {
-        self.read().forest.cache.shrink();
+        self.read().nodes.shrink_cache();
     }
 
     /// Lets the cache of clean nodes grow to twice as many, at most to its full
     /// size. Says whether it has that.
     pub fn grow_cache(&self) -> bool {
-        self.read().forest.cache.grow()
+        self.read().nodes.grow_cache()
     }
 
     /// What waiting for the engine has cost so far.
@@ -82,7 +82,7 @@ impl Store {
         LockWaits {
             count,
             total,
-            reads_under_lock: engine.forest.reads_under_lock.load(Ordering::Relaxed),
+            reads_under_lock: engine.nodes.reads_under_lock(),
             reads_outside: self.reads_outside.load(Ordering::Relaxed),
         }
     }

@@ -9,8 +9,8 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
+use crate::nodes::trees::TreeState;
 use crate::refs::share::Keyed;
-use crate::trees::TreeState;
 use crate::{Purpose, Store, now};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::item::uuid;
@@ -136,7 +136,7 @@ impl Engine {
     /// # Errors
     /// No identity is left; reading.
     pub fn next_tree(&mut self) -> Result<TreeId, StoreError> {
-        let next = match self.forest.next_tree {
+        let next = match self.nodes.next_tree() {
             Some(next) => next,
             None => {
                 let last = Key::new(TreeId::SUBVOLUME_MAX.get(), ItemType::MAX, u64::MAX);
@@ -152,7 +152,7 @@ impl Engine {
         if next > TreeId::SUBVOLUME_MAX.get() {
             return Err(StoreError::NoSpace);
         }
-        self.forest.next_tree = Some(next + 1);
+        self.nodes.set_next_tree(next + 1);
         Ok(TreeId(next))
     }
 
@@ -173,7 +173,7 @@ impl Engine {
     pub(crate) fn restart_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
         let root = self.create(tree, 0)?;
         self.set_root(tree, root)?;
-        let size = self.identity.node_size as u64;
+        let size = self.nodes.identity().node_size as u64;
         self.change_root_item(tree, |item| item.bytes_used = size)
     }
 
@@ -195,12 +195,8 @@ impl Engine {
         let copy = node.copied_to(new.logical, generation, tree);
         // Everything below the root is shared now, also nodes that are not
         // written yet.
-        let shared = self.forest.dirty.addresses_of(|node| {
-            let is_root = node.logical() == old.logical;
-            node.owner() == source && !is_root
-        });
-        self.forest.frozen.extend(shared);
-        self.forest.dirty.insert(copy);
+        self.nodes.freeze_below_root(source, old.logical);
+        self.nodes.insert(copy);
         self.refer_to_children(&node, Keyed::ByTree(tree), 1)?;
         self.change_root_item(source, |item| item.last_snapshot = generation)?;
         let mut item = RootItem {
@@ -243,7 +239,7 @@ impl Engine {
             changed: false,
             only_moved: false,
         };
-        self.forest.trees.insert(tree, state);
+        self.nodes.insert_tree(tree, state);
         self.quotas.note_new_tree(tree);
         Ok(())
     }
@@ -371,7 +367,7 @@ impl Engine {
             item if item.flags.contains(RootFlags::READONLY) => TreeAccess::ReadOnly,
             _ => TreeAccess::ReadWrite,
         };
-        if let Some(access) = self.forest.trees.see(tree, |state| of(&state.item)) {
+        if let Some(access) = self.nodes.see_tree(tree, |state| of(&state.item)) {
             return Ok(access);
         }
         match self.tree_state(tree) {

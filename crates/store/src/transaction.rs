@@ -10,7 +10,7 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::node_loading::Tries;
+use crate::nodes::node_loading::Tries;
 use crate::space::reserve::{Crowding, Purpose};
 use crate::{Access, Store};
 use butterfs_format::Logical;

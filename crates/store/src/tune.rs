@@ -590,10 +590,10 @@ impl Engine {
             return Ok(());
         }
         for node in self.nodes_of(tree)? {
-            self.forest.dirty.remove(node.logical);
+            self.nodes.remove(node.logical);
             self.drop_node_ref(node, Backref::Tree(tree));
         }
-        let state = self.forest.trees.remove(tree);
+        let state = self.nodes.remove_tree(tree);
         if let Some(key) = state.and_then(|state| state.item_key) {
             butterfs_tree::remove(self, TreeId::ROOT, &key)?;
         }

@@ -7,8 +7,8 @@
 use crate::commit::DeviceItems;
 use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::nodes::trees::TreeState;
 use crate::space::free_space_tree;
-use crate::trees::TreeState;
 use butterfs_format::features::Incompat;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::{BackupRoot, Superblock};
@@ -41,10 +41,9 @@ impl Engine {
     /// True when there is nothing to commit.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.forest.dirty.is_empty()
+        self.nodes.is_clean()
             && self.space_map.is_recorded()
             && self.ledger.pending().is_empty()
-            && !self.forest.trees.any_changed()
             && !self.publisher.superblock_changed
             && self.has_written_stats()
     }
@@ -82,7 +81,7 @@ impl Engine {
         self.update_superblock()?;
         self.log.end();
         self.space_map
-            .verify_given_out(self.forest.dirty.addresses(), self.node_size() as u64)?;
+            .verify_given_out(self.nodes.dirty_addresses(), self.node_size() as u64)?;
         Ok(self.freeze())
     }
 
@@ -98,9 +97,8 @@ impl Engine {
     pub(crate) fn write_root_items(&mut self, now: Timespec) -> Result<(), StoreError> {
         let generation = self.generation;
         let changed: Vec<(TreeId, TreeState)> = self
-            .forest
-            .trees
-            .iter_mut()
+            .nodes
+            .trees_mut()
             .filter(|(_, state)| state.changed)
             .map(|(tree, state)| {
                 state.changed = false;
@@ -125,7 +123,7 @@ impl Engine {
             }
         }
         // The edits changed the root tree itself. It has no root item.
-        if let Some(state) = self.forest.trees.get_mut(TreeId::ROOT) {
+        if let Some(state) = self.nodes.tree_mut(TreeId::ROOT) {
             state.changed = false;
         }
         Ok(())
@@ -157,9 +155,8 @@ impl Engine {
             generation: Generation(0),
             level: 0,
         };
-        self.forest
-            .trees
-            .see(tree, |state| state.root)
+        self.nodes
+            .see_tree(tree, |state| state.root)
             .unwrap_or(NONE)
     }
 
@@ -207,24 +204,8 @@ impl Engine {
     }
 
     fn freeze(&mut self) -> PreparedCommit {
-        let checksum = self.identity.checksum;
-        debug_assert!(self.forest.writing.is_empty());
-        self.forest.writing = std::mem::take(&mut self.forest.dirty);
-        self.forest.frozen.clear();
+        let nodes = self.nodes.end_generation();
         self.follow_quotas();
-        let mut nodes = Vec::with_capacity(self.forest.writing.len());
-        let written = std::mem::take(&mut self.forest.written);
-        debug_assert!(written.is_idle());
-        for node in self
-            .forest
-            .writing
-            .values_mut()
-            .filter(|node| !written.has(node))
-        {
-            checksum.seal_block(Arc::make_mut(node).bytes_mut());
-            nodes.push(node.clone());
-        }
-        nodes.sort_unstable_by_key(|node| node.logical());
         self.space_map.end_generation();
         self.ledger.end_generation();
         let generation = self.generation;
@@ -240,9 +221,7 @@ impl Engine {
     /// Notes that the prepared generation is durable. Its nodes are clean, and
     /// what it freed can be used again.
     pub(crate) fn published(&mut self) {
-        for node in self.forest.writing.drain() {
-            self.forest.cache.insert(node);
-        }
+        self.nodes.published();
         self.acknowledged.commits.fetch_add(1, Ordering::SeqCst);
         self.ledger.published();
         self.free_log_space();

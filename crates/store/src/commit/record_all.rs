@@ -130,7 +130,7 @@ impl Engine {
     }
 
     fn touch_root_items(&mut self) -> Result<(), StoreError> {
-        let trees = self.forest.trees.iter_mut();
+        let trees = self.nodes.trees_mut();
         let changed = trees.filter(|(_, state)| state.changed);
         let keys: Vec<Key> = changed.filter_map(|(_, state)| state.item_key).collect();
         let mut editor = Editor::new(self, TreeId::ROOT);

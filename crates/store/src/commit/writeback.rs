@@ -34,16 +34,9 @@ const PIECE: usize = 4096;
 const ROUNDS_MAX: usize = 8;
 
 impl Engine {
-    /// Changed nodes that the device does not have.
-    fn unwritten(&self) -> impl Iterator<Item = Logical> {
-        self.forest
-            .dirty
-            .addresses_of(|node| !self.forest.written.has(node))
-    }
-
     /// Whether the commit has only little left to do.
     pub(crate) fn is_nearly_written(&self, left_to_commit: usize) -> bool {
-        !self.ledger.has_more_than(PIECE) && self.unwritten().nth(left_to_commit).is_none()
+        !self.ledger.has_more_than(PIECE) && self.nodes.unwritten().nth(left_to_commit).is_none()
     }
 
     /// Brings a piece of what is pending into its trees; true when more is
@@ -68,7 +61,7 @@ impl Engine {
     fn begin_batch(&mut self, addresses: &[Logical]) -> Result<Vec<Arc<Node>>, StoreError> {
         let changed = addresses.iter().copied();
         let length = self.node_size() as u64;
-        let changed = changed.filter(|at| self.forest.dirty.contains(*at));
+        let changed = changed.filter(|at| self.nodes.is_dirty(*at));
         self.space_map.verify_given_out(changed, length)?;
         for logical in addresses {
             // The others were compared when they entered the extent tree.
@@ -81,27 +74,12 @@ impl Engine {
                 self.verify_unused(&(logical.get()..logical.get() + length))?;
             }
         }
-        let checksum = self.identity.checksum;
-        let mut batch = Vec::with_capacity(addresses.len());
-        for logical in addresses {
-            let node = self.forest.dirty.get_mut(*logical);
-            if let Some(node) = node.filter(|node| !self.forest.written.has(node)) {
-                checksum.seal_block(Arc::make_mut(node).bytes_mut());
-                batch.push(Arc::clone(node));
-                self.forest
-                    .written
-                    .written
-                    .insert(*logical, Arc::downgrade(node));
-                self.forest.written.in_flight.insert(*logical);
-            }
-        }
-        Ok(batch)
+        Ok(self.nodes.begin_batch(addresses))
     }
 
     fn end_batch(&mut self) {
-        self.forest.written.in_flight.clear();
         let length = self.node_size() as u64;
-        for logical in std::mem::take(&mut self.forest.written.freed) {
+        for logical in self.nodes.end_batch() {
             self.give_back(logical, length);
         }
     }
@@ -126,7 +104,7 @@ impl Store {
             if self.space.has_several() {
                 break;
             }
-            let mut addresses: Vec<Logical> = self.engine.read().unwritten().collect();
+            let mut addresses: Vec<Logical> = self.engine.read().nodes.unwritten().collect();
             addresses.sort_unstable();
             for addresses in addresses.chunks(BATCH) {
                 self.writeback_step(|| self.write_batch(addresses))?;

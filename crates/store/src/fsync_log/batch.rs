@@ -48,7 +48,7 @@ impl Engine {
             return false;
         }
         let sums = self.ledger.checksum_bytes() / self.node_size();
-        let commit = self.forest.dirty.len()
+        let commit = self.nodes.dirty_len()
             + self.ledger.pending().len() / EXTENTS_PER_LEAF
             + sums
             + COMMIT_NODES;
@@ -132,7 +132,7 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        let checksum = self.identity.checksum;
+        let checksum = self.nodes.identity().checksum;
         let root = self.log.roots[&TreeId::LOG];
         let log = &mut self.log;
         let mut nodes = Vec::with_capacity(log.dirty.len());

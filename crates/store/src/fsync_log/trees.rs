@@ -74,7 +74,7 @@ impl NodeSink for LogSink<'_> {
         let new = self.new_node(level)?;
         *self.0.log.nodes.entry(tree).or_default() += 1;
         let engine = &mut *self.0;
-        let node = Node::empty(engine.identity.node_size, &engine.stamp, new, TreeId::LOG);
+        let node = Node::empty(engine.node_size(), engine.nodes.stamp(), new, TreeId::LOG);
         engine.log.dirty.insert(new.logical, Arc::new(node));
         Ok(new)
     }

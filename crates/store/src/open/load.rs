@@ -9,23 +9,22 @@ use crate::commit::Publisher;
 use crate::commit::rounds::Rounds;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::forest::Forest;
 use crate::fsync_log::{FsyncLog, Waiting};
+use crate::nodes::NodeStore;
+use crate::nodes::trees::TreeState;
 use crate::quota::QuotaState;
 use crate::refs::RefLedger;
-use crate::rescue::NodesPassedOver;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::chunks::excluded;
 use crate::space::ranges::RangeSet;
 use crate::space::{FreeSpaceTree, SpaceMap};
-use crate::trees::TreeState;
 use butterfs_device::Access;
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{SuperFlags, Superblock};
 use butterfs_format::{Generation, NodeRef, TreeId};
-use butterfs_tree::{Headers, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
+use butterfs_tree::{Headers, Node, NodeFault, NodeSource, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, row_length};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -35,7 +34,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 /// The volume whose trees an engine has.
 pub(super) fn store_of(engine: Engine, options: &OpenOptions) -> Store {
-    let (space, identity) = (Arc::clone(&engine.space), engine.identity);
+    let (space, identity) = (Arc::clone(&engine.space), *engine.nodes.identity());
     Store {
         engine: crate::engine_lock::EngineLock::new(engine),
         identity,
@@ -164,7 +163,7 @@ pub(super) fn load_by_roots(
     let space = space_over(members.devices(), map, options);
     let mut engine = blank_engine(superblock.clone(), space, options);
     if let Some(seeds) = members.seeds()? {
-        engine.identity.headers = Headers::Seeded(seeds);
+        engine.nodes.set_headers(Headers::Seeded(seeds));
     }
     engine.load_roots()?;
     let mut items = engine.read_devices()?;
@@ -173,7 +172,7 @@ pub(super) fn load_by_roots(
     engine.own_item()?;
     let has_others = members.leave_out_strangers(engine.publisher.devices())?;
     if let Some(seeds) = members.seeds()? {
-        engine.identity.headers = Headers::Seeded(seeds);
+        engine.nodes.set_headers(Headers::Seeded(seeds));
     }
     let missing = members.missing(engine.publisher.devices(), options)?;
     if has_others || !missing.is_empty() {
@@ -279,12 +278,8 @@ pub(super) fn blank_engine(
         false => FreeSpaceTree::Ignored,
     };
     Engine {
-        stamp: NodeStamp {
-            fsid: identity.fsid,
-            chunk_tree_uuid: [0; 16],
-        },
         generation: Generation(superblock.generation.get() + 1),
-        forest: Forest::new(options.cache_bytes, identity.node_size),
+        nodes: NodeStore::new(identity, options.cache_bytes, options.rescue.nodes),
         space_map: SpaceMap::new(tree),
         ledger: RefLedger::default(),
         log: FsyncLog::new(match superblock.log_root.get() {
@@ -292,9 +287,7 @@ pub(super) fn blank_engine(
             _ => Waiting::Yes,
         }),
         publisher: Publisher::new(superblock),
-        identity,
         rescue: options.rescue,
-        nodes_passed_over: NodesPassedOver::default(),
         kept_trees: FxHashMap::default(),
         acknowledged: crate::acknowledged::Acknowledged::default(),
         quotas: QuotaState::default(),
@@ -327,13 +320,13 @@ impl Engine {
                 changed: false,
                 only_moved: false,
             };
-            self.forest.trees.insert(tree, state);
+            self.nodes.insert_tree(tree, state);
         }
         let bytes = self.node(chunk)?;
         verify_root(&bytes, TreeId::CHUNK)?;
         let header = butterfs_format::node::NodeHeader::parse(bytes.bytes())
             .map_err(|_| StoreError::Internal("a verified node has no header"))?;
-        self.stamp.chunk_tree_uuid = header.chunk_tree_uuid;
+        self.nodes.set_chunk_tree_uuid(header.chunk_tree_uuid);
         Ok(())
     }
 

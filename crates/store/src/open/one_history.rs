@@ -42,7 +42,7 @@ impl Engine {
             let read = self.space.read_copy(node.logical(), copy, &mut bytes);
             read.is_ok()
                 && bytes != node.bytes()
-                && Node::verify(bytes.as_slice().into(), &self.identity, expected).is_ok()
+                && Node::verify(bytes.as_slice().into(), self.nodes.identity(), expected).is_ok()
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Some programs never change `bytes_used` of a root item: btrfs-progs when it
 //! fills a new volume, and ButterFS before it counted nodes. Linux 6.18 leaves the
 //! extent tree's number a node too small at times. Kernels subtract
-//! from such a number until it is below zero ([`crate::tree_bytes`]). So opening
+//! from such a number until it is below zero ([`crate::nodes::tree_bytes`]). So opening
 //! for writing looks whether the numbers can be right, and mends them if not.
 //!
 //! To count the nodes of a tree its branches must be read. That is done only
@@ -19,8 +19,8 @@ use crate::Purpose;
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
+use crate::nodes::trees::TreeState;
 use crate::parallel::in_parallel;
-use crate::trees::TreeState;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::node::LEVEL_MAX;
@@ -184,7 +184,7 @@ impl Engine {
         let root = item.root();
         // Opening may have changed the tree in memory.
         let now = |state: &TreeState| (state.root, state.item.bytes_used);
-        let now = self.forest.trees.see(tree, now);
+        let now = self.nodes.see_tree(tree, now);
         let (root, bytes) = now.unwrap_or((root, item.bytes_used));
         all.may_share |= item.last_snapshot.get() > 0;
         all.trees.push(Numbered { tree, root, bytes });
@@ -192,7 +192,7 @@ impl Engine {
 
     /// Whether a tree of this level can have so many bytes.
     fn is_possible(&self, tree: &Numbered) -> bool {
-        let size = self.identity.node_size as u64;
+        let size = self.nodes.identity().node_size as u64;
         let least = u64::from(tree.root.level) + 1;
         let level = u32::from(tree.root.level);
         // Every branch has fewer children than it has bytes.
@@ -221,7 +221,8 @@ impl Engine {
             let Some(nodes) = count.nodes(&[root], BRANCHES_UNASKED)? else {
                 return Ok(Sum::Nothing);
             };
-            named = named.saturating_add(nodes[0].saturating_mul(self.identity.node_size as u64));
+            named = named
+                .saturating_add(nodes[0].saturating_mul(self.nodes.identity().node_size as u64));
         }
         Ok(match named.cmp(&used) {
             Ordering::Equal => Sum::Right,
@@ -273,7 +274,7 @@ impl<'e> Count<'e> {
         let Some(nodes) = self.nodes(&roots, most)? else {
             return Ok(Vec::new());
         };
-        let size = self.engine.identity.node_size as u64;
+        let size = self.engine.nodes.identity().node_size as u64;
         let counted = trees.into_iter().zip(nodes);
         Ok(counted
             .map(|(tree, nodes)| (tree, nodes.saturating_mul(size)))

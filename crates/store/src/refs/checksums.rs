@@ -36,7 +36,7 @@ pub(crate) const fn item_bytes_max(node_size: usize, sum_size: usize) -> usize {
 
 impl Engine {
     pub(crate) fn sum_size(&self) -> usize {
-        self.identity.checksum.size()
+        self.nodes.identity().checksum.size()
     }
 
     /// Checksums in `range` that the last commit does not have: runs of

@@ -44,7 +44,7 @@ impl Engine {
         if may_be_shared {
             let state = self.extent_state(
                 reference.logical,
-                self.identity.node_size as u64,
+                self.nodes.identity().node_size as u64,
                 Self::node_kind(reference),
             )?;
             if state.count > 1 {
@@ -79,7 +79,7 @@ impl Engine {
     pub fn is_way_shared(&self, tree: TreeId, key: &Key) -> Result<bool, StoreError> {
         let mut at = self.root(tree)?;
         loop {
-            let length = self.identity.node_size as u64;
+            let length = self.nodes.identity().node_size as u64;
             let state = self.extent_state(at.logical, length, Self::node_kind(at))?;
             if state.count > 1 {
                 return Ok(true);
@@ -213,13 +213,13 @@ impl Engine {
 
     /// [`Engine::verify_refs`] of one reference to a node.
     pub(crate) fn verify_node_ref(&self, node: NodeRef, by: Backref) -> Result<(), StoreError> {
-        let extent = (node.logical, self.identity.node_size as u64);
+        let extent = (node.logical, self.nodes.identity().node_size as u64);
         self.verify_refs(extent, Self::node_kind(node), &[(by, 1)])
     }
 
     /// From now on the children of `node` are referred to by the node itself.
     pub(crate) fn mark_full_backref(&mut self, node: NodeRef) {
-        let length = self.identity.node_size as u64;
+        let length = self.nodes.identity().node_size as u64;
         self.ledger
             .pending
             .set_full_backref(node.logical, length, Self::node_kind(node));

@@ -134,13 +134,13 @@ impl Member {
     fn load(engine: &Engine, logical: Logical, level: u8) -> Result<Self, StoreError> {
         let node = engine.node_at(logical, Some(level))?;
         let mut member = Self {
-            is_new: engine.forest.dirty.contains(logical),
+            is_new: engine.nodes.is_dirty(logical),
             node,
             full_backref: false,
             above: Vec::new(),
         };
         if member.is_new {
-            if engine.forest.frozen.contains(&logical) {
+            if engine.nodes.is_frozen(logical) {
                 return Err(StoreError::Internal(
                     "a node moves in the middle of a snapshot",
                 ));
@@ -389,7 +389,7 @@ impl Graph {
         let node = &member.node;
         let mut copy = match member.is_new {
             true => Node::clone(node),
-            false => engine.copy_of(node, step.new, node.owner()),
+            false => engine.nodes.copy_of(node, step.new, node.owner()),
         };
         if step.full_backref {
             copy.mark_relocated();
@@ -404,7 +404,7 @@ impl Graph {
             }
         }
         engine.note_edit();
-        engine.forest.dirty.insert(copy);
+        engine.nodes.insert(copy);
         if !member.is_new {
             self.move_references(engine, step, places)?;
         }
@@ -446,7 +446,7 @@ impl Graph {
         }
         if step.full_backref {
             engine.mark_full_backref(step.new);
-            engine.forest.frozen.insert(step.new.logical);
+            engine.nodes.freeze(step.new.logical);
         }
         let before = member.children();
         let after = match step.full_backref {

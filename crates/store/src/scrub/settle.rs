@@ -26,7 +26,7 @@ impl Engine {
     /// `None` if the device need not have the node yet, or if the extent tree
     /// lacks it.
     pub(super) fn generation_on_device(&self, logical: Logical, level: u8) -> Option<Generation> {
-        let in_memory = self.forest.has_changed(logical);
+        let in_memory = self.nodes.has_changed(logical);
         if in_memory
             || self
                 .ledger

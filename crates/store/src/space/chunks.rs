@@ -277,7 +277,7 @@ impl Engine {
             chunk_objectid: Chunk::OBJECT,
             chunk: logical,
             length: stripe_length(&chunk),
-            chunk_tree_uuid: self.stamp.chunk_tree_uuid,
+            chunk_tree_uuid: self.nodes.stamp().chunk_tree_uuid,
         };
         for stripe in &chunk.stripes {
             let key = device_extent_key(stripe);

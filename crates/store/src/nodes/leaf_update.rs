@@ -18,7 +18,7 @@
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::node_loading::Tries;
+use crate::nodes::node_loading::Tries;
 use crate::space::reserve::Purpose;
 use butterfs_format::{Key, Logical, TreeId};
 use butterfs_tree::{Edit, ItemChange, TreeError, see_leaf};
@@ -84,7 +84,7 @@ impl Engine {
         leaves.dedup();
         let locked: Option<Vec<_>> = leaves
             .iter()
-            .map(|leaf| self.forest.dirty.lock_leaf(*leaf))
+            .map(|leaf| self.nodes.dirty.lock_leaf(*leaf))
             .collect();
         let Some(mut locked) = locked else {
             return false;
@@ -104,7 +104,7 @@ impl Engine {
         // directories may share such a leaf.
         for (change, place) in changes.iter().zip(places) {
             if place.in_place
-                && let Some(mut node) = self.forest.dirty.lock_leaf(place.leaf)
+                && let Some(mut node) = self.nodes.dirty.lock_leaf(place.leaf)
             {
                 Arc::make_mut(&mut node).take(change);
             }

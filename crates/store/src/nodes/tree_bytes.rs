@@ -15,7 +15,7 @@
 //! Source: volumes of the kernel after snapshots, deletions, a balance and
 //! fsyncs.
 
-use crate::trees::TreeState;
+use crate::nodes::trees::TreeState;
 
 /// How the number of a tree's nodes changes.
 #[derive(Clone, Copy)]

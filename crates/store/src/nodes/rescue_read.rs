@@ -4,8 +4,6 @@
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::rescue::{OnFault, Rescue};
-use butterfs_tree::{Expected, Node, TreeError};
-use std::sync::Arc;
 
 impl Engine {
     /// Which damage is passed over.
@@ -18,7 +16,7 @@ impl Engine {
     /// came from them may be wrong: names, metadata, places of data.
     #[must_use]
     pub fn nodes_passed_over(&self) -> usize {
-        self.nodes_passed_over.len()
+        self.nodes.passed_over()
     }
 
     /// Passes over damage of trees that reading files does not need.
@@ -54,37 +52,6 @@ impl Engine {
                 Ok(())
             }
             other => other,
-        }
-    }
-
-    /// A node whose checksum no copy matches, from the first copy that is
-    /// otherwise as it should be.
-    pub(crate) fn read_without_checksum(
-        &self,
-        expected: Expected,
-    ) -> Result<Arc<Node>, StoreError> {
-        let logical = expected.logical;
-        let mut buffer = vec![0; self.identity.node_size];
-        let mut seen = Err(None);
-        let verify = &mut |bytes: &[u8]| {
-            let node = Node::verify_without_checksum(bytes.into(), &self.identity, expected);
-            seen = node.map(Arc::new).map_err(Some);
-            seen.is_ok()
-        };
-        let read = self
-            .space
-            .read_verified_as(self.forest.read_as, logical, &mut buffer, verify);
-        match (read, seen) {
-            (Ok(_), Ok(node)) => {
-                if self.nodes_passed_over.add(logical) {
-                    tracing::warn!(%logical, "a node with a wrong checksum is read");
-                }
-                self.forest.cache.insert(Arc::clone(&node));
-                Ok(node)
-            }
-            (_, Err(Some(fault))) => Err(TreeError::Corrupt { logical, fault }.into()),
-            (Err(error), _) => Err(error.into()),
-            (Ok(_), Err(None)) => Err(StoreError::Internal("a node was read but not verified")),
         }
     }
 }

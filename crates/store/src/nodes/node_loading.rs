@@ -18,7 +18,7 @@
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::forest::OnMissing;
+use crate::nodes::OnMissing;
 use butterfs_format::{Logical, NodeRef};
 use butterfs_tree::{Expected, Node, TreeError};
 use rustc_hash::FxHashMap;
@@ -167,7 +167,7 @@ impl Engine {
 
 impl Store {
     /// Looks at the engine in one consistent state; only changes that are made
-    /// beside others ([`crate::leaf_update`]) may come in between. If a node is
+    /// beside others ([`crate::nodes::leaf_update`]) may come in between. If a node is
     /// not in memory, it is read without the lock, and `look` is called again.
     /// So `look` must only read, or change something only at its end.
     ///
