@@ -343,6 +343,54 @@ fn a_file_is_replaced_after_what_was_named_before() {
 
 /// An fsync of another file removes the file that lost a name from the log. The
 /// file that got the name must be durable then.
+/// Programs that want the old content or the new write a new file, fsync it and
+/// rename it over the old one, and some fsync the directory too. A commit that
+/// has the new file's first name costs no further commits, though that name is
+/// used again.
+#[test]
+fn files_replaced_again_and_again_need_no_commit() {
+    const REPLACED: u64 = 300;
+    const NAMES: u64 = 50;
+    for also_directory in [true, false] {
+        let case = Case::new(&[], &Options::default());
+        let directory = case.fs.inode(case.dir("d1")).unwrap();
+        let generation = || case.fs.store().read().generation().get();
+        for round in 0..3 {
+            let before = generation();
+            let content = |number: u64| filled((round + number) as u8, 4 * KIB);
+            for number in 0..REPLACED {
+                let new = case.create("d1", "new");
+                case.fs.write(&new, 0, &content(number)).unwrap();
+                case.fs.fsync(&new).unwrap();
+                if number == 10 {
+                    case.fs.sync_all().unwrap();
+                }
+                let name = format!("file-{}", number % NAMES);
+                case.rename(("d1", "new"), ("d1", &name));
+                if also_directory {
+                    case.fs.fsync_directory(&directory).unwrap();
+                }
+            }
+            let commits = generation() - before;
+            assert!(
+                commits <= 30,
+                "{also_directory}, round {round}: {commits} commits"
+            );
+            case.judge(|mnt, who| {
+                // Without the directory's fsync, the last one may not be durable.
+                let durable = REPLACED - u64::from(!also_directory);
+                for number in durable - NAMES + 1..durable {
+                    let file = mnt.join(format!("d1/file-{}", number % NAMES));
+                    expect(&file, &content(number), who);
+                }
+                let names = fs::read_dir(mnt.join("d1")).unwrap().count() as u64;
+                let more = u64::from(!also_directory);
+                assert!((NAMES..=NAMES + more).contains(&names), "{names}, {who}");
+            });
+        }
+    }
+}
+
 #[test]
 fn a_name_has_the_old_content_or_the_new_after_a_rename_over_it() {
     if !is_root() {

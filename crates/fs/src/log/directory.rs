@@ -21,7 +21,6 @@ use crate::error::FsError;
 use crate::inode::{Inode, item_key, load_item};
 use crate::mode::{S_IFDIR, S_IFMT};
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
-use butterfs_format::item::log::DirLogItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key};
 use butterfs_store::{Engine, LogTicket, Purpose, StoreError, Tries};
 use butterfs_tree::{ComparedItem, Comparison, NodeSource};
@@ -66,7 +65,7 @@ impl Filesystem {
     }
 
     /// Puts a directory into the log; `None` if a commit is needed.
-    fn log_directory(&self, dir: InodeId) -> Result<Option<LogTicket>, FsError> {
+    pub(super) fn log_directory(&self, dir: InodeId) -> Result<Option<LogTicket>, FsError> {
         self.store.check_writable()?;
         if let Some(ticket) = self.store.read().ticket_of_logged(dir) {
             return Ok(Some(ticket));
@@ -208,8 +207,7 @@ fn log(engine: &mut Engine, dir: InodeId, changes: &Changes) -> Result<Said, FsE
     log.replace(&item_key(dir), &item.encode())?;
     write_items(&mut log, dir, ItemType::XATTR_ITEM, &attributes)?;
     for (index, _) in &changes.gone {
-        let key = Key::new(dir.number.get(), ItemType::DIR_LOG_INDEX, *index);
-        log.replace(&key, &DirLogItem { end: *index }.encode())?;
+        log.say_gone(dir.number, *index)?;
     }
     engine.log_mut().note_logged(dir);
     engine.log_mut().note_names_said();

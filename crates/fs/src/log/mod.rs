@@ -7,6 +7,7 @@
 mod copy;
 mod directory;
 mod extent;
+mod fsync;
 mod items;
 mod names;
 mod record;

@@ -125,7 +125,10 @@ fn taken_names(engine: &Engine, files: &[InodeId]) -> Result<Vec<(InodeId, Vec<u
             continue;
         };
         for given in engine.log().names_of(*id) {
-            if entry_at(engine, root, given.dir, &given.name)?.is_some() {
+            let entry = entry_at(engine, root, given.dir, &given.name)?;
+            if let Some((location, _)) = entry
+                && !is_said_gone(engine, root, given.dir, &given.name, &location)?
+            {
                 taken.push((given.dir, given.name.clone()));
             }
         }
@@ -148,7 +151,40 @@ fn rename(
     let Some(names) = to_log(engine, id, item, root, dir)? else {
         return Ok(Said::NotAll);
     };
-    write(&mut engine.log_of(id.tree)?, id, &names)
+    let said = write(&mut engine.log_of(id.tree)?, id, &names)?;
+    if said == Said::All {
+        note_replaced(engine, id, root)?;
+    }
+    Ok(said)
+}
+
+/// Notes which files are gone, as the log says by giving their only names in the
+/// last commit, at `root`, to `id`.
+pub(super) fn note_replaced(
+    engine: &mut Engine,
+    id: InodeId,
+    root: NodeRef,
+) -> Result<(), FsError> {
+    let mut replaced = Vec::new();
+    for given in engine.log().names_of(id) {
+        let Some((location, _)) = entry_at(engine, root, given.dir, &given.name)? else {
+            continue;
+        };
+        let old = InodeId {
+            tree: id.tree,
+            number: InodeNumber(location.objectid),
+        };
+        if location.item_type == ItemType::INODE_ITEM
+            && is_gone(engine, old)?
+            && committed_links(engine, root, old)?.len() == 1
+        {
+            replaced.push(old);
+        }
+    }
+    for old in replaced {
+        engine.log_mut().note_names_said_of(old);
+    }
+    Ok(())
 }
 
 /// Takes a file that is gone out of the log.
@@ -257,7 +293,8 @@ fn engine_has_no_extended(engine: &Engine, id: InodeId) -> Result<bool, FsError>
 }
 
 /// True if the last commit has the directory of a name, and not its index
-/// there. If it has the name, the name's file must be gone.
+/// there. If it has the name, the name's file must be gone, or the log must say
+/// that it has the name no more.
 fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Result<bool, FsError> {
     let parent = InodeId {
         tree: id.tree,
@@ -273,6 +310,9 @@ fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Resul
         return Ok(false);
     }
     match entry_at(engine, root, parent, &link.name)? {
+        Some((location, _)) if is_said_gone(engine, root, parent, &link.name, &location)? => {
+            Ok(true)
+        }
         Some(entry) => is_replaced(engine, root, id, entry),
         None => Ok(true),
     }
@@ -296,6 +336,30 @@ fn entry_at(
         }
     }
     Ok(None)
+}
+
+/// Whether the log says that a name in `dir`, which the last commit at `root`
+/// gave to what is at `location`, is gone. A replay takes such names away before
+/// it gives any, and the log has all names of their file.
+fn is_said_gone(
+    engine: &Engine,
+    root: NodeRef,
+    dir: InodeId,
+    name: &[u8],
+    location: &Key,
+) -> Result<bool, FsError> {
+    if location.item_type != ItemType::INODE_ITEM {
+        return Ok(false);
+    }
+    let old = InodeId {
+        tree: dir.tree,
+        number: InodeNumber(location.objectid),
+    };
+    let links = committed_links(engine, root, old)?;
+    let mut of_name = links
+        .iter()
+        .filter(|link| lies_in(dir, old, link) && link.name == name);
+    Ok(of_name.any(|link| engine.log().says_gone(dir, link.index)))
 }
 
 /// Whether a replay may give `new` a name that the last commit, at `root`, gave

@@ -11,9 +11,10 @@
 use super::copy::{Items, forget_extents, items, write_items};
 use super::names;
 use crate::Filesystem;
+use crate::dir;
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found};
-use crate::inode::{Inode, load_item};
+use crate::inode::load_item;
 use crate::names::{S_IFMT, S_IFREG};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
@@ -25,10 +26,6 @@ use std::ops::Range;
 const NODES: usize = 60;
 /// With more file extents than this, a commit is cheaper.
 const EXTENTS_MAX: usize = 2000;
-/// Other threads that fsync may wait until this many bytes are flushed, because
-/// that takes about as long as writing the log.
-const SOON_FLUSHED: u64 = 1 << 20;
-
 /// Everything that the log is to say of a file. It is gathered before anything
 /// is edited.
 struct Record {
@@ -49,46 +46,38 @@ struct LoggedExtent {
     sums: Option<Range<u64>>,
 }
 
-impl Filesystem {
-    /// Makes one file durable: through the fsync log, or by a commit if the log
-    /// cannot express what happened.
-    ///
-    /// # Errors
-    /// Errors of flushing, logging or the commit. A later success hides
-    /// nothing: data that were not written wait in memory until a flush writes
-    /// them, and after a failed flush or commit the volume is read-only.
-    pub fn fsync(&self, inode: &Inode) -> Result<(), FsError> {
-        let ticket = {
-            let arrive = || self.store.arrive_at_log();
-            let is_soon_flushed = inode.state.read_beside().buffer.bytes() <= SOON_FLUSHED;
-            let arrival = is_soon_flushed.then(arrive);
-            self.flush_inode(inode)?;
-            let _arrival = arrival.unwrap_or_else(arrive);
-            self.log_inode(inode.id)?
-        };
-        match ticket {
-            Some(ticket) => self.store.sync_log(ticket)?,
-            None => {
-                self.store.commit()?;
-            }
-        }
-        Ok(())
-    }
+/// What became of an attempt to log a file.
+pub(super) enum Logged {
+    /// The log has it.
+    Yes(LogTicket),
+    /// It needs a commit.
+    No,
+    /// The log has to say what happened to the names in this directory, where the
+    /// file has its only name, or a commit is needed.
+    AfterNames(InodeId),
+}
 
-    /// Puts a file into the log as its tree has it; `None` if a commit is
-    /// needed. The inode is not locked, so others go on to write to it.
-    fn log_inode(&self, id: InodeId) -> Result<Option<LogTicket>, FsError> {
+impl Logged {
+    fn of(ticket: Option<LogTicket>) -> Self {
+        ticket.map_or(Self::No, Self::Yes)
+    }
+}
+
+impl Filesystem {
+    /// Puts a file into the log as its tree has it. The inode is not locked, so
+    /// others go on to write to it.
+    pub(super) fn try_to_log(&self, id: InodeId) -> Result<Logged, FsError> {
         self.store.check_writable()?;
         if let Some(ticket) = self.store.read().ticket_of_logged(id) {
-            return Ok(Some(ticket));
+            return Ok(Logged::Yes(ticket));
         }
         let mut engine = match self.store.begin(NODES, Purpose::Grow) {
             Ok(engine) => engine,
-            Err(StoreError::NoSpace) => return Ok(None),
+            Err(StoreError::NoSpace) => return Ok(Logged::No),
             Err(error) => return Err(error.into()),
         };
         if engine.log().changes_of(id).is_none() {
-            return Ok(Some(engine.log_ticket()));
+            return Ok(Logged::Yes(engine.log_ticket()));
         }
         let item = match load_item(&engine, id) {
             Ok(item) => Some(item).filter(|item| item.nlink > 0),
@@ -97,26 +86,33 @@ impl Filesystem {
         };
         if item.is_none() {
             match names::known_by(&engine, id)? {
-                names::Known::Nobody => return Ok(Some(engine.log_ticket())),
+                names::Known::Nobody => return Ok(Logged::Yes(engine.log_ticket())),
                 names::Known::Log => {}
                 // A log cannot express that a file is gone.
-                names::Known::Commit => return Ok(None),
+                names::Known::Commit => return Ok(Logged::No),
             }
         }
         let is_file = |item: &InodeItem| item.mode & S_IFMT == S_IFREG;
         if !self.options.log_fsync || !engine.can_log() || !item.as_ref().is_none_or(is_file) {
-            return Ok(None);
+            return Ok(Logged::No);
         }
         let said = names::bring_up_to_date(&mut engine, None);
         let up_to_date = ticket(&mut engine, said)?;
         let (Some(item), Some(_)) = (item, up_to_date) else {
-            return Ok(up_to_date);
+            return Ok(Logged::of(up_to_date));
         };
+        let links = item.nlink;
         let Some(record) = gather(&engine, id, item, None)? else {
-            return Ok(None);
+            return Ok(match (links, &dir::links(&engine, id)?[..]) {
+                (1, [link]) => Logged::AfterNames(InodeId {
+                    tree: id.tree,
+                    number: link.parent,
+                }),
+                _ => Logged::No,
+            });
         };
         let said = write(&mut engine, id, &record);
-        ticket(&mut engine, said)
+        ticket(&mut engine, said).map(Logged::of)
     }
 }
 
@@ -239,6 +235,9 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<names::Sai
         }
     }
     engine.log_mut().note_logged(id);
+    if let Some(root) = engine.committed_root(id.tree)? {
+        names::note_replaced(engine, id, root)?;
+    }
     Ok(names::Said::All)
 }
 

@@ -110,6 +110,9 @@ pub struct FsyncLog {
     /// ... and both by inode. Inodes that were logged without a name are here
     /// too.
     given: FxHashMap<InodeId, Vec<GivenName>>,
+    /// Entries of directories in the last commit that a replay takes away: the
+    /// directory, and the index in it.
+    gone: FxHashSet<(InodeId, u64)>,
     /// Inodes in the log whose names changed since they were logged.
     stale: Mutex<FxHashSet<InodeId>>,
     /// Inodes of which the log knows nothing and that got another name or lost
@@ -155,6 +158,7 @@ impl FsyncLog {
             names: Default::default(),
             indexes: Default::default(),
             given: Default::default(),
+            gone: Default::default(),
             stale: Default::default(),
             renamed: Default::default(),
             overhead: Default::default(),
@@ -218,6 +222,15 @@ impl FsyncLog {
         self.renamed.get_mut().clear();
     }
 
+    /// Notes that the log says what happened to the names of this inode.
+    pub fn note_names_said_of(&mut self, id: InodeId) {
+        let renamed = self.renamed.get_mut();
+        // If there are more, not all of them are here.
+        if renamed.len() <= RENAMED_MAX {
+            renamed.remove(&id);
+        }
+    }
+
     /// Inodes whose names changed since they were logged. The caller brings the
     /// log up to date.
     #[must_use]
@@ -243,6 +256,13 @@ impl FsyncLog {
     #[must_use]
     pub fn has_name(&self, dir: InodeId, name: Vec<u8>) -> bool {
         self.names.contains_key(&(dir, name))
+    }
+
+    /// Whether a replay takes away the entry that the last commit has at `index`
+    /// in `dir`.
+    #[must_use]
+    pub fn says_gone(&self, dir: InodeId, index: u64) -> bool {
+        self.gone.contains(&(dir, index))
     }
 
     /// Whether the log has an inode.

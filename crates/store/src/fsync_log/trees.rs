@@ -9,6 +9,7 @@ use crate::error::StoreError;
 use crate::space::block_group::Standing;
 use crate::space::kind::SpaceKind;
 use crate::space::ranges::RangeSet;
+use butterfs_format::item::log::DirLogItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId, object};
 use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, TreeError};
 use std::ops::{Range, RangeInclusive};
@@ -225,6 +226,22 @@ impl LogEditor<'_> {
                 sums.entry(self.tree).or_default().insert(part);
             }
         }
+        Ok(())
+    }
+
+    /// Says that a directory has no entry at an index any more: a replay takes
+    /// away the one that the last commit has there.
+    ///
+    /// # Errors
+    /// As [`LogEditor::replace`].
+    pub fn say_gone(&mut self, dir: InodeNumber, index: u64) -> Result<(), StoreError> {
+        let key = Key::new(dir.get(), ItemType::DIR_LOG_INDEX, index);
+        self.replace(&key, &DirLogItem { end: index }.encode())?;
+        let id = InodeId {
+            tree: self.tree,
+            number: dir,
+        };
+        self.sink.0.log.gone.insert((id, index));
         Ok(())
     }
 
