@@ -27,7 +27,7 @@ const IN_CIRCLES: &[(&str, usize)] = &[
     ("fs", 18),
     ("kernel", 0),
     ("server", 8),
-    ("store", 48),
+    ("store", 46),
 ];
 
 /// A path of names: the path of a module, or a path that a module mentions.

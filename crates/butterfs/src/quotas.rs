@@ -57,7 +57,7 @@ impl Volume {
     /// Quotas are off; the group exists, or is of level 0; errors of a commit.
     pub fn create_quota_group(&self, group: GroupId) -> Result<(), FsError> {
         self.files()
-            .change_quotas(|engine| Ok(engine.create_quota_group(group)?))
+            .change_quotas(|engine| Ok(engine.quota_state_mut().create_group(group)?))
     }
 
     /// Removes a group.
@@ -99,6 +99,6 @@ impl Volume {
     /// Quotas are off; the group does not exist; errors of a commit.
     pub fn limit_quota_group(&self, group: GroupId, change: LimitChange) -> Result<(), FsError> {
         self.files()
-            .change_quotas(|engine| Ok(engine.limit_quota_group(group, change)?))
+            .change_quotas(|engine| Ok(engine.quota_state_mut().limit_group(group, change)?))
     }
 }

@@ -333,7 +333,7 @@ fn quotas_are_switched_on_and_off() {
     fs.enable_quotas(QuotaMode::Full, &Limits::default(), go_on)
         .unwrap();
     let (a, group) = (GroupId::of_tree(TreeId(256)), "1/7".parse().unwrap());
-    fs.change_quotas(|engine| Ok(engine.create_quota_group(group)?))
+    fs.change_quotas(|engine| Ok(engine.quota_state_mut().create_group(group)?))
         .unwrap();
     let assigned = fs
         .change_quotas(|engine| Ok(engine.assign_quota_group(a, group)?))
@@ -431,7 +431,9 @@ fn limits_are_kept() {
             exclusive: Some(None),
             ..Default::default()
         };
-        Ok(engine.limit_quota_group("1/1".parse().unwrap(), none)?)
+        Ok(engine
+            .quota_state_mut()
+            .limit_group("1/1".parse().unwrap(), none)?)
     })
     .unwrap();
     let other = fs.lookup(root(b), b"g").unwrap().inode;
@@ -654,7 +656,9 @@ fn limits_hold_everywhere() {
             ..Default::default()
         };
         let set = |engine: &mut butterfs_store::Engine| {
-            Ok(engine.limit_quota_group(GroupId::of_tree(tree), change)?)
+            Ok(engine
+                .quota_state_mut()
+                .limit_group(GroupId::of_tree(tree), change)?)
         };
         fs.change_quotas(set).unwrap();
     };
@@ -731,7 +735,7 @@ fn groups_that_overlap_are_exact_or_counted_anew() {
         .unwrap();
     let [low, high]: [GroupId; 2] = ["1/1", "2/1"].map(|id| id.parse().unwrap());
     for group in [low, high] {
-        fs.change_quotas(|engine| Ok(engine.create_quota_group(group)?))
+        fs.change_quotas(|engine| Ok(engine.quota_state_mut().create_group(group)?))
             .unwrap();
     }
     let joins = [

@@ -282,8 +282,12 @@ fn our_simple_quotas_are_the_kernels() {
         ..Default::default()
     };
     let b = fs.lookup(fs.root(), b"b").unwrap().inode.tree;
-    fs.change_quotas(|engine| Ok(engine.limit_quota_group(GroupId::of_tree(b), limit)?))
-        .unwrap();
+    fs.change_quotas(|engine| {
+        Ok(engine
+            .quota_state_mut()
+            .limit_group(GroupId::of_tree(b), limit)?)
+    })
+    .unwrap();
     let file = fs.lookup(root(b), b"f").unwrap().inode;
     let refused = fs.write(&fs.inode(file).unwrap(), 0, &vec![1; 2 << 20]);
     assert_eq!(refused.unwrap_err().errno(), 122);
@@ -377,7 +381,7 @@ fn groups_that_overlap_are_exact() {
     fs.sync_all().unwrap();
     let [low, high]: [GroupId; 2] = ["1/1", "2/1"].map(|id| id.parse().unwrap());
     for group in [low, high] {
-        fs.change_quotas(|engine| Ok(engine.create_quota_group(group)?))
+        fs.change_quotas(|engine| Ok(engine.quota_state_mut().create_group(group)?))
             .unwrap();
     }
     let numbers = kept(&fs);

@@ -57,8 +57,12 @@ fn a_file_that_was_written_obeys_rules_that_came_later() {
         referenced: Some(Some(10 << 20)),
         ..LimitChange::default()
     };
-    fs.change_quotas(|engine| Ok(engine.limit_quota_group(GroupId::of_tree(tree), limit)?))
-        .unwrap();
+    fs.change_quotas(|engine| {
+        Ok(engine
+            .quota_state_mut()
+            .limit_group(GroupId::of_tree(tree), limit)?)
+    })
+    .unwrap();
     write(2).unwrap();
     assert!(matches!(write(4), Err(FsError::QuotaExceeded)));
     fs.disable_quotas().unwrap();

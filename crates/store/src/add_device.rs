@@ -7,15 +7,13 @@
 //! crash leaves a volume without the device or with it, and never one whose
 //! device cannot be found.
 
-use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::membership_fault::MembershipFault;
 use crate::remove_device::wipe_superblocks;
 use crate::{Purpose, Store};
 use butterfs_device::BlockDevice;
-use butterfs_format::item::device::DeviceItem;
+use butterfs_format::DeviceId;
 use butterfs_format::superblock::{self, Superblock};
-use butterfs_format::{DeviceId, UuidBytes};
 use butterfs_volume::VolumeDevice;
 use std::sync::Arc;
 
@@ -35,29 +33,6 @@ pub(crate) fn write_all_copies(
         }
     }
     Ok(device.flush()?)
-}
-
-impl Engine {
-    /// The device item of a device that is added.
-    pub(crate) fn item_of_new(&self, uuid: UuidBytes, bytes: u64) -> DeviceItem {
-        let highest = self
-            .publisher
-            .devices()
-            .keys()
-            .next_back()
-            .map_or(0, |id| id.get());
-        let sector = self.publisher.superblock().sector_size;
-        DeviceItem {
-            id: DeviceId(highest.saturating_add(1)),
-            total_bytes: bytes - bytes % u64::from(sector),
-            io_align: sector,
-            io_width: sector,
-            sector_size: sector,
-            uuid,
-            fsid: self.publisher.superblock().node_fsid(),
-            ..DeviceItem::default()
-        }
-    }
 }
 
 impl Store {
@@ -90,7 +65,7 @@ impl Store {
         let uuid = uuid::Uuid::new_v4().into_bytes();
         let (item, last) = {
             let engine = self.read();
-            let item = engine.item_of_new(uuid, device.size());
+            let item = engine.publisher.item_of_new(uuid, device.size());
             let last = engine.publisher.durable().on_device(&item);
             (item, last)
         };

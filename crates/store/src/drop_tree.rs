@@ -193,7 +193,7 @@ impl Engine {
 
     fn state_of_node(&self, node: NodeRef) -> Result<ExtentState, StoreError> {
         let length = self.nodes.identity().node_size as u64;
-        self.extent_state(node.logical, length, Self::node_kind(node))
+        self.extent_state(node.logical, length, ExtentKind::of_node(node))
     }
 
     /// Drops the references of a leaf to its data. Before an error nothing is

@@ -28,10 +28,8 @@ use butterfs_format::superblock::{LABEL_SIZE, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Node, NodeFault, NodeSink, NodeSource, Packing, TreeError};
 use butterfs_volume::LogicalSpace;
-use crossbeam_utils::CachePadded;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 
 /// The state of an open volume, in rooms.
 #[derive(Debug)]
@@ -64,8 +62,6 @@ pub struct Engine {
     pub(crate) generation_bytes: usize,
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
-    /// How often that was done by changes that were made beside others.
-    pub(crate) leaf_updates: CachePadded<AtomicU64>,
 }
 
 impl Engine {
@@ -122,6 +118,12 @@ impl Engine {
         &self.space
     }
 
+    /// Whether quotas are on, and what is noted for counting.
+    #[must_use]
+    pub const fn quota_state(&self) -> &QuotaState {
+        &self.quotas
+    }
+
     /// Quota groups, and what is noted for counting them.
     pub const fn quota_state_mut(&mut self) -> &mut QuotaState {
         &mut self.quotas
@@ -152,6 +154,19 @@ impl Engine {
     /// The fsync log, to change.
     pub const fn log_mut(&mut self) -> &mut FsyncLog {
         &mut self.log
+    }
+
+    /// Which damage is passed over.
+    #[must_use]
+    pub const fn rescue(&self) -> Rescue {
+        self.rescue
+    }
+
+    /// How many nodes were read though their checksum is wrong. Everything that
+    /// came from them may be wrong: names, metadata, places of data.
+    #[must_use]
+    pub fn nodes_passed_over(&self) -> usize {
+        self.nodes.passed_over()
     }
 
     /// Bytes of nodes changed in the running generation.
@@ -263,13 +278,6 @@ impl Engine {
         self.nodes.node_at(&self.space, logical, level)
     }
 
-    pub(crate) const fn node_kind(reference: NodeRef) -> ExtentKind {
-        ExtentKind::Node {
-            level: reference.level,
-            first_key: None,
-        }
-    }
-
     /// Counts an edit. It is called before the edit, so that a transaction
     /// knows when an edit leaves it half done.
     pub(crate) const fn note_edit(&mut self) {
@@ -280,7 +288,7 @@ impl Engine {
     pub(crate) fn change_node_ref(&mut self, node: NodeRef, by: Backref, count: i64) -> Outcome {
         self.note_edit();
         let length = self.node_size() as u64;
-        let kind = Self::node_kind(node);
+        let kind = ExtentKind::of_node(node);
         self.ledger
             .pending_mut()
             .change(node.logical, length, kind, (by, count))

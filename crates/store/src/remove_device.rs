@@ -95,7 +95,8 @@ impl Engine {
                 least: profile.devices_min(),
             });
         }
-        let is_other = |item: &DeviceItem| item.id != device && self.takes_chunks(item);
+        let is_other =
+            |item: &DeviceItem| item.id != device && self.publisher.takes_chunks(&self.space, item);
         match self.publisher.devices().values().any(is_other) {
             true => Ok(()),
             false => Err(MembershipFault::OnlyWritable),
@@ -159,7 +160,7 @@ impl Engine {
         let gone = self.publisher.devices_mut().remove(&id);
         let bytes = gone.map_or(0, |item| item.total_bytes);
         if self.publisher.superblock().device.id == id {
-            let takes_chunks = |item: &&DeviceItem| self.takes_chunks(item);
+            let takes_chunks = |item: &&DeviceItem| self.publisher.takes_chunks(&self.space, item);
             let other = self
                 .publisher
                 .devices()

@@ -202,7 +202,7 @@ impl Engine {
             }
             let range = at..at.saturating_add(length);
             end = end.max(whole_rows(range.end).min(group_end));
-            let check = match self.is_in_memory(Logical(at)) {
+            let check = match self.nodes.has_changed(Logical(at)) {
                 // It will be written to both devices.
                 true => Check::Nothing,
                 false => check_of(head),
@@ -245,11 +245,6 @@ impl Engine {
         }
         plan.add_all(&parts, self.sector_size(), row);
         Ok(Some(plan))
-    }
-
-    /// Whether a node is only in memory. The devices will have it later.
-    fn is_in_memory(&self, logical: Logical) -> bool {
-        self.nodes.has_changed(logical)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Owns which damage is passed over. It is only for reading: nothing here makes
 //! anything good, and a volume that is opened so is never written.
 
+use crate::error::StoreError;
 use butterfs_format::Logical;
 use parking_lot::Mutex;
 use rustc_hash::FxHashSet;
@@ -42,10 +43,42 @@ impl Rescue {
         flags: OnFault::PassOver,
     };
 
+    /// Passes over damage of trees that reading files does not need.
+    ///
+    /// # Errors
+    /// That of `result`, unless it is damage that is to be passed over. If it is
+    /// damage, the error says how it can be passed over.
+    pub(crate) fn pass_over(self, result: Result<(), StoreError>) -> Result<(), StoreError> {
+        match result {
+            Err(error) if self.roots == OnFault::PassOver && error.is_damage() => {
+                tracing::warn!(%error, "damage is passed over");
+                Ok(())
+            }
+            Err(error @ StoreError::PassableDamage(_)) => Err(error),
+            Err(error) if error.is_damage() => Err(StoreError::PassableDamage(Box::new(error))),
+            other => other,
+        }
+    }
+
     /// Whether data are read that have no checksum and should have one.
     #[must_use]
     pub fn reads_unverified(self) -> bool {
         self.roots == OnFault::PassOver || self.data == OnFault::PassOver
+    }
+}
+
+/// Opens the volume without something optional that is damaged, which no
+/// file needs. `follows` says in the log what that means.
+///
+/// # Errors
+/// That of `result`, unless it is damage.
+pub(crate) fn go_without(result: Result<(), StoreError>, follows: &str) -> Result<(), StoreError> {
+    match result {
+        Err(error) if error.is_damage() => {
+            tracing::warn!(%error, "{follows}");
+            Ok(())
+        }
+        other => other,
     }
 }
 

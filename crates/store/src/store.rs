@@ -2,10 +2,10 @@
 
 use crate::address_locks::Addresses;
 use crate::commit::device_loss::DeviceLoss;
-use crate::engine_lock::{EngineLock, LockWaits, Reading};
 use crate::exclusive_kind::ExclusiveKind;
 use crate::fsync_log::group::FsyncGroup;
 use crate::open::options::{Barriers, Discard};
+use crate::transaction::engine_lock::{EngineLock, LockWaits, Reading};
 use butterfs_device::{Access, BlockDevice};
 use butterfs_format::{DeviceId, DeviceOffset};
 use butterfs_tree::VolumeIdentity;

@@ -166,7 +166,11 @@ impl Filesystem {
             self.change_and_commit(&mut *dir_state, parent.tree, nodes, |engine, dir_state| {
                 dir::check_free(engine, parent, name)?;
                 let groups = &parents_of_new(engine, parent.tree, groups)?;
-                if engine.fits_snapshot(source, groups) == Fits::No {
+                if engine
+                    .quota_state()
+                    .fits_snapshot(source, groups, engine.node_size())
+                    == Fits::No
+                {
                     return Err(FsError::QuotaExceeded);
                 }
                 if engine.tree_access(source)? == TreeAccess::Dead {
@@ -229,9 +233,9 @@ fn parents_of_new(
 ) -> Result<BTreeSet<GroupId>, FsError> {
     // As in the kernel, groups are ignored while quotas are off.
     if named.is_empty() || engine.quotas().is_none() {
-        return Ok(engine.default_quota_parents(parent));
+        return Ok(engine.quota_state().default_parents(parent));
     }
-    engine.check_quota_parents(named)?;
+    engine.quota_state().check_parents(named)?;
     Ok(named.clone())
 }
 

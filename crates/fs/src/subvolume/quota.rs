@@ -139,7 +139,9 @@ impl Filesystem {
         for attempt in 0..2 {
             let fits = {
                 let engine = self.store.read();
-                engine.fits_quotas(tree, bytes, |tree| self.buffers.waiting_of(tree))
+                engine
+                    .quota_state()
+                    .fits(tree, bytes, |tree| self.buffers.waiting_of(tree))
             };
             if fits == Fits::Yes {
                 return Ok(());
@@ -158,7 +160,9 @@ impl Filesystem {
         for attempt in 0..2 {
             let fits = {
                 let engine = self.store.read();
-                engine.fits_quotas(tree, bytes, |tree| self.buffers.waiting_of(tree))
+                engine
+                    .quota_state()
+                    .fits(tree, bytes, |tree| self.buffers.waiting_of(tree))
             };
             if fits == Fits::Yes {
                 return Ok(());

@@ -5,44 +5,31 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use butterfs_format::{DeviceId, ItemType, Key, TreeId};
 use butterfs_tree::find;
+use butterfs_volume::LogicalSpace;
 
 /// Key of a device's item: object 0, offset its number.
 pub(crate) const fn key_of(device: DeviceId) -> Key {
     Key::new(0, ItemType::PERSISTENT_ITEM, device.get())
 }
 
-impl Engine {
-    /// Counters of a device: failed writes, reads and flushes, content that did
-    /// not pass its check, nodes of a wrong generation.
-    fn stats_of(&self, device: DeviceId) -> [u64; 5] {
-        let stats = self.space.stats(device);
-        stats.map_or([0; 5], |stats| stats.values().map(|(_, value)| value))
-    }
+/// Counters of a device: failed writes, reads and flushes, content that did
+/// not pass its check, nodes of a wrong generation.
+pub(crate) fn stats_of(space: &LogicalSpace, device: DeviceId) -> [u64; 5] {
+    let stats = space.stats(device);
+    stats.map_or([0; 5], |stats| stats.values().map(|(_, value)| value))
+}
 
+impl Engine {
     /// The counters of all devices together.
     #[must_use]
     pub fn device_stats(&self) -> [u64; 5] {
         let mut sum = [0_u64; 5];
         for device in self.publisher.devices.keys() {
-            for (sum, value) in sum.iter_mut().zip(self.stats_of(*device)) {
+            for (sum, value) in sum.iter_mut().zip(stats_of(&self.space, *device)) {
                 *sum = sum.saturating_add(value);
             }
         }
         sum
-    }
-
-    /// Whether the trees have all that was counted.
-    pub(crate) fn has_written_stats(&self) -> bool {
-        let same = |device: &DeviceId| {
-            let written = self
-                .publisher
-                .stats
-                .get(device)
-                .copied()
-                .unwrap_or_default();
-            written == self.stats_of(*device)
-        };
-        self.publisher.devices.keys().all(same)
     }
 
     /// Sets all counters to zero; the next commit writes them.
@@ -88,7 +75,7 @@ impl Engine {
     pub(crate) fn write_device_stats(&mut self) -> Result<(), StoreError> {
         let devices: Vec<DeviceId> = self.publisher.devices.keys().copied().collect();
         for device in devices {
-            let now = self.stats_of(device);
+            let now = stats_of(&self.space, device);
             if now
                 != self
                     .publisher

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::open::superblocks::has_room;
 use butterfs_device::Caching;
-use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
+use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
 use butterfs_format::superblock::{self, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset, ItemType, Key, Logical, TreeId};
@@ -111,35 +111,11 @@ fn write_wanted(
 }
 
 impl Engine {
-    /// Whether a device is that of another volume, from which this one grew.
-    pub(crate) fn is_of_seed(&self, item: &DeviceItem) -> bool {
-        item.fsid != self.publisher.superblock.node_fsid()
-    }
-
-    /// Whether a chunk lies on devices that are never written.
-    pub(crate) fn lies_on_seed(&self, chunk: &Chunk) -> bool {
-        chunk.stripes.iter().any(|stripe| {
-            let item = self.publisher.devices.get(&stripe.device);
-            item.is_some_and(|item| self.is_of_seed(item))
-        })
-    }
-
     /// Whether what is at an address may be written over: not on a seed.
     #[must_use]
     pub fn may_be_written(&self, at: Logical) -> bool {
         let chunk = self.space_map.chunk_before(at);
-        chunk.is_none_or(|(_, chunk)| !self.lies_on_seed(chunk))
-    }
-
-    /// Whether new chunks may lie on a device.
-    pub(crate) fn takes_chunks(&self, item: &DeviceItem) -> bool {
-        !self.is_of_seed(item) && self.space.state(item.id) == Some(MemberState::Present)
-    }
-
-    /// Devices that are used and written.
-    pub(crate) fn devices_used(&self) -> usize {
-        let items = self.publisher.devices.values();
-        items.filter(|item| self.takes_chunks(item)).count()
+        chunk.is_none_or(|(_, chunk)| !self.publisher.lies_on_seed(chunk))
     }
 
     /// All devices of the volume and how they are.
@@ -233,7 +209,7 @@ impl Engine {
         }
         let items = self.publisher.devices.values();
         let wrong: Vec<(DeviceId, u64, u64)> = items
-            .filter(|item| !self.is_of_seed(item))
+            .filter(|item| !self.publisher.is_of_seed(item))
             .map(|item| {
                 let found = used.get(&item.id).copied().unwrap_or(0);
                 (item.id, item.bytes_used, found)

@@ -16,6 +16,7 @@
 //! when the devices have another one. After a failed commit nothing more is
 //! written.
 
+mod device_items;
 pub mod device_loss;
 pub mod device_stats;
 pub mod devices;
@@ -27,9 +28,9 @@ pub mod rounds;
 pub mod view;
 mod writeback;
 
-use butterfs_format::DeviceId;
 use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::Superblock;
+use butterfs_format::{DeviceId, TreeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -136,5 +137,14 @@ impl Publisher {
     /// Forgets the error counters of a device that leaves the volume.
     pub(crate) fn forget_stats(&mut self, device: DeviceId) {
         self.stats.remove(&device);
+    }
+
+    /// Tree that holds block group items.
+    pub(crate) fn group_tree(&self) -> TreeId {
+        if self.superblock.has_block_group_tree() {
+            TreeId::BLOCK_GROUP
+        } else {
+            TreeId::EXTENT
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::space::free_space_tree;
 use butterfs_format::features::Incompat;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::{BackupRoot, Superblock};
-use butterfs_format::{Generation, Logical, NodeRef, TreeId};
+use butterfs_format::{Generation, Logical, TreeId};
 use butterfs_tree::{Editor, Node};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,13 +45,13 @@ impl Engine {
             && self.space_map.is_recorded()
             && self.ledger.pending().is_empty()
             && !self.publisher.superblock_changed
-            && self.has_written_stats()
+            && self.publisher.has_written_stats(&self.space)
     }
 
     /// A number that every edit of a tree changes.
     #[must_use]
     pub fn edits(&self) -> u64 {
-        let beside = self.leaf_updates.load(Ordering::Relaxed);
+        let beside = self.nodes.leaf_updates();
         self.edits.wrapping_add(beside)
     }
 
@@ -73,7 +73,7 @@ impl Engine {
         self.remove_empty_groups()?;
         self.apply_checksums()?;
         self.record_all(now)?;
-        if self.root_now(TreeId::ROOT).generation != self.generation {
+        if self.nodes.root_of(TreeId::ROOT).generation != self.generation {
             // Nobody could open a volume whose superblock names such a root.
             let reason = "a superblock would name a root tree of another generation";
             return Err(StoreError::Internal(reason));
@@ -129,18 +129,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Tree that holds block group items.
-    pub(crate) fn group_tree(&self) -> TreeId {
-        if self.publisher.superblock.has_block_group_tree() {
-            TreeId::BLOCK_GROUP
-        } else {
-            TreeId::EXTENT
-        }
-    }
-
     /// Brings the items of changed block groups up to date.
     pub(crate) fn write_group_items(&mut self) -> Result<(), StoreError> {
-        let tree = self.group_tree();
+        let tree = self.publisher.group_tree();
         let items = self.space_map.take_changed_items();
         let mut editor = Editor::new(self, tree);
         for (key, item) in items {
@@ -149,30 +140,19 @@ impl Engine {
         Ok(())
     }
 
-    fn root_now(&self, tree: TreeId) -> NodeRef {
-        const NONE: NodeRef = NodeRef {
-            logical: Logical(0),
-            generation: Generation(0),
-            level: 0,
-        };
-        self.nodes
-            .see_tree(tree, |state| state.root)
-            .unwrap_or(NONE)
-    }
-
     fn update_superblock(&mut self) -> Result<(), StoreError> {
-        let root = self.root_now(TreeId::ROOT);
-        let chunk = self.root_now(TreeId::CHUNK);
+        let root = self.nodes.root_of(TreeId::ROOT);
+        let chunk = self.nodes.root_of(TreeId::CHUNK);
         self.space_map.groups().verify()?;
         let used = self.space_map.groups().applied();
         let generation = self.generation;
         let backup = BackupRoot {
             tree_root: root,
             chunk_root: chunk,
-            extent_root: self.root_now(TreeId::EXTENT),
-            fs_root: self.root_now(TreeId::FS),
-            device_root: self.root_now(TreeId::DEVICE),
-            csum_root: self.root_now(TreeId::CSUM),
+            extent_root: self.nodes.root_of(TreeId::EXTENT),
+            fs_root: self.nodes.root_of(TreeId::FS),
+            device_root: self.nodes.root_of(TreeId::DEVICE),
+            csum_root: self.nodes.root_of(TreeId::CSUM),
             total_bytes: self.publisher.superblock.total_bytes,
             bytes_used: used,
             num_devices: self.publisher.superblock.num_devices,

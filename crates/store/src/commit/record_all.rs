@@ -107,7 +107,7 @@ impl Engine {
         for logical in places {
             editor.touch(&Key::new(logical.get(), ItemType::METADATA_ITEM, u64::MAX))?;
         }
-        let (tree, sector_size) = (self.group_tree(), self.sector_size());
+        let (tree, sector_size) = (self.publisher.group_tree(), self.sector_size());
         let mut last = None;
         for logical in places {
             let group = self.space_map.groups().containing(*logical);

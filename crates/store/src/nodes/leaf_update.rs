@@ -15,6 +15,7 @@
 //! in whatever it reads later. Data that are overwritten in place may follow a
 //! moment later.
 
+use super::NodeStore;
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -71,7 +72,9 @@ impl Engine {
         }
         Ok(Some(places))
     }
+}
 
+impl NodeStore {
     /// Makes all of `changes`, or none of them.
     fn change_leaves(&self, changes: &[ItemChange], places: &[Place]) -> bool {
         let of = |leaf: Logical| {
@@ -84,7 +87,7 @@ impl Engine {
         leaves.dedup();
         let locked: Option<Vec<_>> = leaves
             .iter()
-            .map(|leaf| self.nodes.dirty.lock_leaf(*leaf))
+            .map(|leaf| self.dirty.lock_leaf(*leaf))
             .collect();
         let Some(mut locked) = locked else {
             return false;
@@ -104,7 +107,7 @@ impl Engine {
         // directories may share such a leaf.
         for (change, place) in changes.iter().zip(places) {
             if place.in_place
-                && let Some(mut node) = self.nodes.dirty.lock_leaf(place.leaf)
+                && let Some(mut node) = self.dirty.lock_leaf(place.leaf)
             {
                 Arc::make_mut(&mut node).take(change);
             }
@@ -149,7 +152,7 @@ impl Store {
             return Ok(None);
         };
         let _watch = self.fail_on_panic();
-        let changed = engine.change_leaves(&changes, &places);
+        let changed = engine.nodes.change_leaves(&changes, &places);
         Ok(changed.then(|| finish(rest)))
     }
 }

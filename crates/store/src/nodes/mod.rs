@@ -34,6 +34,7 @@ use butterfs_tree::{Headers, Node, NodeStamp, VolumeIdentity};
 use butterfs_volume::ReadAs;
 use cache::NodeCache;
 use changed_nodes::ChangedNodes;
+use crossbeam_utils::CachePadded;
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,6 +75,8 @@ pub(crate) struct NodeStore {
     passed_over: NodesPassedOver,
     /// Nodes that were read from the device.
     reads_under_lock: AtomicU64,
+    /// How often leaves were changed beside other changes.
+    leaf_updates: CachePadded<AtomicU64>,
 }
 
 /// What happens when a node is not in memory.
@@ -120,6 +123,7 @@ impl NodeStore {
             on_wrong_checksum,
             passed_over: NodesPassedOver::default(),
             reads_under_lock: AtomicU64::new(0),
+            leaf_updates: CachePadded::default(),
             identity,
         }
     }
@@ -280,6 +284,21 @@ impl NodeStore {
         look: impl FnOnce(&TreeState) -> R,
     ) -> Option<R> {
         self.trees.see(tree, look)
+    }
+
+    /// The root of a tree that was looked up; otherwise no node.
+    pub(crate) fn root_of(&self, tree: TreeId) -> NodeRef {
+        const NONE: NodeRef = NodeRef {
+            logical: Logical(0),
+            generation: Generation(0),
+            level: 0,
+        };
+        self.see_tree(tree, |state| state.root).unwrap_or(NONE)
+    }
+
+    /// How often leaves were changed beside other changes.
+    pub(crate) fn leaf_updates(&self) -> u64 {
+        self.leaf_updates.load(Ordering::Relaxed)
     }
 
     /// Adds a tree that was looked up, beside other readers.

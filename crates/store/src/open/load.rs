@@ -14,6 +14,7 @@ use crate::nodes::NodeStore;
 use crate::nodes::trees::TreeState;
 use crate::quota::QuotaState;
 use crate::refs::RefLedger;
+use crate::rescue;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::chunks::excluded;
@@ -26,7 +27,6 @@ use butterfs_format::superblock::{SuperFlags, Superblock};
 use butterfs_format::{Generation, NodeRef, TreeId};
 use butterfs_tree::{Headers, Node, NodeFault, NodeSource, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, row_length};
-use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 pub(super) fn store_of(engine: Engine, options: &OpenOptions) -> Store {
     let (space, identity) = (Arc::clone(&engine.space), *engine.nodes.identity());
     Store {
-        engine: crate::engine_lock::EngineLock::new(engine),
+        engine: crate::transaction::engine_lock::EngineLock::new(engine),
         identity,
         reads_outside: AtomicU64::new(0),
         addresses: crate::address_locks::Addresses::default(),
@@ -169,7 +169,7 @@ pub(super) fn load_by_roots(
     let mut items = engine.read_devices()?;
     members.add_new(&mut items);
     engine.publisher.set_devices(Arc::new(items));
-    engine.own_item()?;
+    engine.publisher.own_item()?;
     let has_others = members.leave_out_strangers(engine.publisher.devices())?;
     if let Some(seeds) = members.seeds()? {
         engine.nodes.set_headers(Headers::Seeded(seeds));
@@ -199,7 +199,7 @@ pub(super) fn load_by_roots(
         engine.check_not_replacing()?;
     }
     let loaded = engine.load_device_stats();
-    engine.go_without(
+    rescue::go_without(
         loaded,
         "the error counters of devices cannot be read and begin at zero",
     )?;
@@ -216,7 +216,7 @@ pub(super) fn load_by_roots(
             read_only_possible: true,
         });
     }
-    engine.go_without(
+    rescue::go_without(
         loaded,
         "quotas are off, as on a kernel mount: the quota tree cannot be used, and nobody keeps its \
          numbers; `butterfs quota disable` and `quota enable` make it anew",
@@ -294,7 +294,6 @@ pub(super) fn blank_engine(
         rounds: Rounds::default(),
         generation_bytes: options.generation_bytes,
         edits: 0,
-        leaf_updates: CachePadded::default(),
         space,
     }
 }
@@ -335,8 +334,8 @@ impl Engine {
         self.space_map.set_chunks(found.chunks);
         self.space.set_map(found.map);
         self.verify_device_sizes(options)?;
-        self.verify_volume_size(options.access)?;
-        let own = self.own_item()?;
+        self.publisher.verify_volume_size(options.access)?;
+        let own = self.publisher.own_item()?;
         self.publisher.adopt_devices(own);
         self.verify_stripes()?;
         if options.access == Access::ReadWrite {
@@ -372,10 +371,10 @@ impl Engine {
                     TreeId::FREE_SPACE => damaged(tree, error),
                     _ => error,
                 });
-                self.pass_over(missing)?;
+                self.rescue.pass_over(missing)?;
             }
         }
-        self.pass_over(self.verify_device_extents())?;
+        self.rescue.pass_over(self.verify_device_extents())?;
         let uuids = match self.tree_state(TreeId::UUID) {
             Ok(state) if writes => self.node(state.root).map(drop).map_err(StoreError::from),
             Ok(_) | Err(StoreError::Tree(TreeError::NoSuchTree(_))) => Ok(()),
@@ -384,7 +383,7 @@ impl Engine {
         match access {
             // Making and deleting subvolumes would fail in the middle.
             Access::ReadWrite => uuids.map_err(|error| damaged(TreeId::UUID, error)),
-            Access::ReadOnly => self.go_without(uuids, "the UUID tree cannot be used"),
+            Access::ReadOnly => rescue::go_without(uuids, "the UUID tree cannot be used"),
         }
     }
 
@@ -415,7 +414,7 @@ impl Engine {
                     continue;
                 }
                 Err(error) => {
-                    self.pass_over(Err(error))?;
+                    self.rescue.pass_over(Err(error))?;
                     chunk.length
                 }
             };
@@ -431,12 +430,12 @@ impl Engine {
                 cursor: logical.get(),
                 dirty: false,
                 standing: Standing::Committed,
-                read_only: self.lies_on_seed(chunk),
+                read_only: self.publisher.lies_on_seed(chunk),
                 row: row_length(chunk),
                 left_over: RangeSet::default(),
             });
         }
-        self.pass_over(self.verify_gaps())?;
+        self.rescue.pass_over(self.verify_gaps())?;
         self.space_map.set_groups(groups);
         Ok(())
     }

@@ -61,7 +61,7 @@ impl Store {
         };
         let read = load_by_roots(&mut members, &seed, &reading)?;
         let uuid = uuid::Uuid::new_v4().into_bytes();
-        let mut item = read.item_of_new(uuid, device.size());
+        let mut item = read.publisher.item_of_new(uuid, device.size());
         drop(read);
 
         let mut superblock = seed;

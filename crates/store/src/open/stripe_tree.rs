@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
+use crate::rescue;
 use butterfs_format::features::Incompat;
 use butterfs_format::item::raid_stripe::RaidStripe;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
@@ -23,7 +24,7 @@ impl Engine {
         let read = self.read_stripe_extents(&mut extents);
         let map = self.space.map().with_stripe_extents(extents);
         self.space.set_map(map);
-        self.go_without(
+        rescue::go_without(
             read,
             "data that a damaged part of the RAID stripe tree locates cannot be read",
         )

@@ -19,7 +19,7 @@ use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
 use butterfs_format::{DeviceId, DeviceOffset, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;
-use butterfs_volume::{ChunkFault, ChunkMap, VolumeError};
+use butterfs_volume::ChunkMap;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -40,7 +40,7 @@ impl Engine {
         let mut map = ChunkMap::default();
         let mut chunks = BTreeMap::new();
         for (logical, chunk) in &self.publisher.superblock().sys_chunks {
-            self.verify_chunk(*logical, chunk)?;
+            self.publisher.verify_chunk(*logical, chunk)?;
             map.insert(*logical, chunk.clone())?;
             chunks.insert(*logical, chunk.clone());
         }
@@ -55,7 +55,7 @@ impl Engine {
             match chunks.entry(logical) {
                 Entry::Occupied(_) => ChunkMap::default().insert(logical, chunk)?,
                 Entry::Vacant(place) => {
-                    self.verify_chunk(logical, &chunk)?;
+                    self.publisher.verify_chunk(logical, &chunk)?;
                     map.insert(logical, chunk.clone())?;
                     place.insert(chunk);
                 }
@@ -63,29 +63,6 @@ impl Engine {
             cursor.next()?;
         }
         Ok(FoundChunks { map, chunks })
-    }
-
-    fn verify_chunk(&self, logical: Logical, chunk: &Chunk) -> Result<(), StoreError> {
-        if chunk.sector_size != self.publisher.superblock().sector_size {
-            return Err(VolumeError::BadChunk {
-                logical,
-                fault: ChunkFault::SectorSize(chunk.sector_size),
-            }
-            .into());
-        }
-        for stripe in &chunk.stripes {
-            let Some(item) = self.publisher.devices().get(&stripe.device) else {
-                return Err(VolumeError::MissingDevice(stripe.device).into());
-            };
-            if stripe.device_uuid != item.uuid {
-                return Err(SpaceFault::StripeUuid {
-                    chunk: logical,
-                    device: stripe.device,
-                }
-                .into());
-            }
-        }
-        Ok(())
     }
 
     /// The items of all devices, each compared with the superblock of its device
@@ -99,60 +76,11 @@ impl Engine {
                 break;
             }
             let item = DeviceItem::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
-            self.verify_device(DeviceId(key.offset), &item)?;
+            self.publisher.verify_device(DeviceId(key.offset), &item)?;
             devices.insert(item.id, item);
             cursor.next()?;
         }
         Ok(devices)
-    }
-
-    /// The item of the device whose superblock speaks for the volume. If item
-    /// and superblock differ, the item counts.
-    pub(super) fn own_item(&self) -> Result<DeviceItem, StoreError> {
-        let own = self.publisher.superblock().device.id;
-        let item = self.publisher.devices().get(&own).cloned();
-        Ok(item.ok_or(SpaceFault::NoDeviceItem(own))?)
-    }
-
-    /// Compares the size of the volume with those of its devices.
-    pub(super) fn verify_volume_size(&self, access: Access) -> Result<(), StoreError> {
-        let sizes = self
-            .publisher
-            .devices()
-            .values()
-            .map(|item| item.total_bytes);
-        let bytes = sizes.fold(0, u64::saturating_add);
-        if self.publisher.superblock().total_bytes < bytes && access == Access::ReadWrite {
-            return Err(SpaceFault::VolumeSize {
-                found: self.publisher.superblock().total_bytes,
-                devices: bytes,
-            }
-            .into());
-        }
-        Ok(())
-    }
-
-    fn verify_device(&self, key: DeviceId, item: &DeviceItem) -> Result<(), StoreError> {
-        let own = &self.publisher.superblock().device;
-        let device = item.id;
-        if device != key {
-            return Err(SpaceFault::DeviceNumber { key, found: device }.into());
-        }
-        if item.bytes_used > item.total_bytes {
-            return Err(SpaceFault::DeviceUsed {
-                device,
-                used: item.bytes_used,
-                size: item.total_bytes,
-            }
-            .into());
-        }
-        if self.is_of_seed(item) && device == own.id {
-            return Err(SpaceFault::DeviceOfOtherVolume(device).into());
-        }
-        if device == own.id && item.uuid != own.uuid {
-            return Err(SpaceFault::DeviceUuid(device).into());
-        }
-        Ok(())
     }
 
     /// Compares the size of each device with its item. The chunks must be
@@ -160,7 +88,7 @@ impl Engine {
     /// that is too short.
     pub(super) fn verify_device_sizes(&mut self, options: &OpenOptions) -> Result<(), StoreError> {
         for (device, block) in self.space.devices() {
-            let found = self.bytes_by_item(device);
+            let found = self.publisher.bytes_by_item(device);
             let size = block.size();
             if found <= size {
                 continue;
@@ -190,13 +118,8 @@ impl Engine {
     pub(super) fn verify_stripes(&self) -> Result<(), StoreError> {
         Ok(self.space.map().check_devices(|device| {
             let size = self.space.device(device)?.size();
-            Some(size.max(self.bytes_by_item(device)))
+            Some(size.max(self.publisher.bytes_by_item(device)))
         })?)
-    }
-
-    fn bytes_by_item(&self, device: DeviceId) -> u64 {
-        let item = self.publisher.devices().get(&device);
-        item.map_or(0, |item| item.total_bytes)
     }
 
     /// Compares the device extents with the stripes of all chunks.
@@ -239,7 +162,7 @@ impl Engine {
         logical: Logical,
         chunk: &Chunk,
     ) -> Result<Option<BlockGroupItem>, StoreError> {
-        let tree = self.group_tree();
+        let tree = self.publisher.group_tree();
         let key = Key::new(logical.get(), ItemType::BLOCK_GROUP_ITEM, chunk.length);
         let Some((leaf, slot)) = butterfs_tree::find(self, tree, &key)? else {
             self.verify_no_group(logical.get(), logical.get().saturating_add(chunk.length))?;
@@ -279,7 +202,7 @@ impl Engine {
     /// Errors for a block group that begins in a range.
     fn verify_no_group(&self, start: u64, end: u64) -> Result<(), StoreError> {
         let first = Key::new(start, ItemType::MIN, 0);
-        let mut cursor = Cursor::seek_in(self, self.group_tree(), &first)?;
+        let mut cursor = Cursor::seek_in(self, self.publisher.group_tree(), &first)?;
         for _ in 0..STRAY_ITEMS_MAX {
             let Some(key) = cursor.key().filter(|key| key.objectid < end) else {
                 break;

@@ -127,7 +127,7 @@ impl Engine {
             let root = self.root(snapshot.source)?;
             if unchanged(root.logical) {
                 let length = u64::try_from(self.node_size()).unwrap_or(u64::MAX);
-                add(root.logical, length, Self::node_kind(root), false)?;
+                add(root.logical, length, ExtentKind::of_node(root), false)?;
             }
         }
         Ok(())
@@ -162,7 +162,7 @@ impl Engine {
             if running.lost.is_some() {
                 return Ok(());
             }
-            let kind = Self::node_kind(reference);
+            let kind = ExtentKind::of_node(reference);
             let touched = Touched {
                 length: node_length,
                 kind,

@@ -4,6 +4,7 @@
 //! it happens within [`crate::Store::commit_with`]. Mistakes of the user are
 //! found before the first edit.
 
+use super::QuotaState;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::quota::fault::QuotaError;
@@ -166,11 +167,92 @@ impl Quotas {
     }
 }
 
-impl Engine {
-    fn quotas_mut(&mut self) -> Result<&mut Quotas, QuotaError> {
-        self.quotas.get_mut().ok_or(QuotaError::Off)
+impl QuotaState {
+    /// The groups, to change.
+    pub(super) fn on_mut(&mut self) -> Result<&mut Quotas, QuotaError> {
+        self.get_mut().ok_or(QuotaError::Off)
     }
 
+    /// Makes a group of groups.
+    ///
+    /// # Errors
+    /// [`QuotaError`]
+    pub fn create_group(&mut self, id: GroupId) -> Result<(), StoreError> {
+        let quotas = self.on_mut()?;
+        if id.level() == 0 {
+            return Err(QuotaError::OfSubvolume(id).into());
+        }
+        if quotas.groups.contains_key(&id) {
+            return Err(QuotaError::Exists(id).into());
+        }
+        quotas.add_group(id);
+        Ok(())
+    }
+
+    /// Changes the limits of a group.
+    ///
+    /// # Errors
+    /// [`QuotaError`]; reading.
+    pub fn limit_group(&mut self, id: GroupId, change: LimitChange) -> Result<(), StoreError> {
+        let quotas = self.on_mut()?;
+        let group = quotas.groups.get_mut(&id).ok_or(QuotaError::NoGroup(id))?;
+        let limit = &mut group.limit;
+        for (change, max, flag) in [
+            (
+                change.referenced,
+                &mut limit.referenced_max,
+                QgroupLimitFlags::MAX_REFERENCED,
+            ),
+            (
+                change.exclusive,
+                &mut limit.exclusive_max,
+                QgroupLimitFlags::MAX_EXCLUSIVE,
+            ),
+        ] {
+            match change {
+                None => {}
+                Some(None) => {
+                    *max = 0;
+                    limit.flags -= flag;
+                }
+                Some(Some(bytes)) => {
+                    *max = bytes;
+                    limit.flags |= flag;
+                }
+            }
+        }
+        quotas.changed.insert(id);
+        Ok(())
+    }
+
+    /// Groups of a new subvolume in a directory of `parent`, if the user names
+    /// none. With simple quotas they are those of `parent`; otherwise there are
+    /// none.
+    #[must_use]
+    pub fn default_parents(&self, parent: TreeId) -> BTreeSet<GroupId> {
+        let quotas = self.get().filter(|quotas| quotas.is_simple());
+        let group = quotas.and_then(|quotas| quotas.group(GroupId::of_tree(parent)));
+        group.map(|group| group.parents.clone()).unwrap_or_default()
+    }
+
+    /// Errors unless a new subvolume can be put into all of `parents`.
+    ///
+    /// # Errors
+    /// [`QuotaError`]
+    pub fn check_parents(&self, parents: &BTreeSet<GroupId>) -> Result<(), StoreError> {
+        for parent in parents {
+            self.get().ok_or(QuotaError::Off)?.get(*parent)?;
+            if parent.level() == 0 {
+                let child = GroupId(0);
+                let parent = *parent;
+                return Err(QuotaError::WrongLevels { child, parent }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Engine {
     /// Switches quotas on, with a group for each of `trees`. Does nothing if
     /// they are on. In full mode the numbers are inconsistent until
     /// [`crate::Store::finish_quota_scan`]. Simple quotas count what is
@@ -242,29 +324,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a group of groups.
-    ///
-    /// # Errors
-    /// [`QuotaError`]
-    pub fn create_quota_group(&mut self, id: GroupId) -> Result<(), StoreError> {
-        let quotas = self.quotas_mut()?;
-        if id.level() == 0 {
-            return Err(QuotaError::OfSubvolume(id).into());
-        }
-        if quotas.groups.contains_key(&id) {
-            return Err(QuotaError::Exists(id).into());
-        }
-        quotas.add_group(id);
-        Ok(())
-    }
-
     /// Removes a group without members. A group of level 0 can only be removed
     /// when its subvolume is gone.
     ///
     /// # Errors
     /// [`QuotaError`]; reading.
     pub fn destroy_quota_group(&mut self, id: GroupId) -> Result<(), StoreError> {
-        let group = self.quotas_mut()?.get(id)?;
+        let group = self.quotas.on_mut()?.get(id)?;
         if !group.children.is_empty() {
             return Err(QuotaError::HasMembers(id).into());
         }
@@ -272,11 +338,11 @@ impl Engine {
         if has_tree {
             return Err(QuotaError::OfSubvolume(id).into());
         }
-        let quotas = self.quotas_mut()?;
+        let quotas = self.quotas.on_mut()?;
         if quotas.is_simple() && quotas.get(id)?.info.referenced != 0 {
             return Err(QuotaError::InUse(id).into());
         }
-        self.quotas_mut()?.running.gone.insert(id);
+        self.quotas.on_mut()?.running.gone.insert(id);
         Ok(())
     }
 
@@ -289,7 +355,7 @@ impl Engine {
         child: GroupId,
         parent: GroupId,
     ) -> Result<Assigned, StoreError> {
-        let quotas = self.quotas_mut()?;
+        let quotas = self.quotas.on_mut()?;
         quotas.get(parent)?;
         let group = quotas.get(child)?;
         if child.level() >= parent.level() {
@@ -300,7 +366,7 @@ impl Engine {
         }
         let info = group.info;
         self.note_edit();
-        let quotas = self.quotas_mut()?;
+        let quotas = self.quotas.on_mut()?;
         let before = quotas.with_ancestors(child);
         let above = quotas.with_ancestors(parent);
         let entered = above.difference(&before).copied().collect();
@@ -321,7 +387,7 @@ impl Engine {
         child: GroupId,
         parent: GroupId,
     ) -> Result<Assigned, StoreError> {
-        let quotas = self.quotas_mut()?;
+        let quotas = self.quotas.on_mut()?;
         quotas.get(parent)?;
         let group = quotas.get(child)?;
         if !group.parents.contains(&parent) {
@@ -329,7 +395,7 @@ impl Engine {
         }
         let info = group.info;
         self.note_edit();
-        let quotas = self.quotas_mut()?;
+        let quotas = self.quotas.on_mut()?;
         let before = quotas.with_ancestors(child);
         quotas.relate(child, parent, Way::Out);
         let after = quotas.with_ancestors(child);
@@ -354,77 +420,11 @@ impl Engine {
         let child = GroupId::of_tree(tree);
         for parent in parents {
             self.note_edit();
-            self.quotas_mut()?.relate(child, *parent, Way::In);
+            self.quotas.on_mut()?.relate(child, *parent, Way::In);
             let mut editor = Editor::new(self, TreeId::QUOTA);
             editor.replace(&child.relation_key(*parent), &[])?;
             editor.replace(&parent.relation_key(child), &[])?;
         }
-        Ok(())
-    }
-
-    /// Groups of a new subvolume in a directory of `parent`, if the user names
-    /// none. With simple quotas they are those of `parent`; otherwise there are
-    /// none.
-    #[must_use]
-    pub fn default_quota_parents(&self, parent: TreeId) -> BTreeSet<GroupId> {
-        let quotas = self.quotas().filter(|quotas| quotas.is_simple());
-        let group = quotas.and_then(|quotas| quotas.group(GroupId::of_tree(parent)));
-        group.map(|group| group.parents.clone()).unwrap_or_default()
-    }
-
-    /// Errors unless a new subvolume can be put into all of `parents`.
-    ///
-    /// # Errors
-    /// [`QuotaError`]
-    pub fn check_quota_parents(&self, parents: &BTreeSet<GroupId>) -> Result<(), StoreError> {
-        for parent in parents {
-            self.quotas().ok_or(QuotaError::Off)?.get(*parent)?;
-            if parent.level() == 0 {
-                let child = GroupId(0);
-                let parent = *parent;
-                return Err(QuotaError::WrongLevels { child, parent }.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// Changes the limits of a group.
-    ///
-    /// # Errors
-    /// [`QuotaError`]; reading.
-    pub fn limit_quota_group(
-        &mut self,
-        id: GroupId,
-        change: LimitChange,
-    ) -> Result<(), StoreError> {
-        let quotas = self.quotas_mut()?;
-        let group = quotas.groups.get_mut(&id).ok_or(QuotaError::NoGroup(id))?;
-        let limit = &mut group.limit;
-        for (change, max, flag) in [
-            (
-                change.referenced,
-                &mut limit.referenced_max,
-                QgroupLimitFlags::MAX_REFERENCED,
-            ),
-            (
-                change.exclusive,
-                &mut limit.exclusive_max,
-                QgroupLimitFlags::MAX_EXCLUSIVE,
-            ),
-        ] {
-            match change {
-                None => {}
-                Some(None) => {
-                    *max = 0;
-                    limit.flags -= flag;
-                }
-                Some(Some(bytes)) => {
-                    *max = bytes;
-                    limit.flags |= flag;
-                }
-            }
-        }
-        quotas.changed.insert(id);
         Ok(())
     }
 }

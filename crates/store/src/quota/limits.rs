@@ -4,7 +4,7 @@
 //! rather than too low, because overwritten data are freed only at the commit.
 //! So an operation that is refused asks again after a commit.
 
-use crate::engine::Engine;
+use super::QuotaState;
 use crate::quota::groups::QuotaGroup;
 use crate::quota::groups::Quotas;
 use butterfs_format::TreeId;
@@ -50,12 +50,12 @@ impl Quotas {
     }
 }
 
-impl Engine {
+impl QuotaState {
     /// Whether `bytes` more in `tree` fit into the limits, together with the
     /// bytes that `waiting` gives for each subvolume.
     #[must_use]
-    pub fn fits_quotas(&self, tree: TreeId, bytes: u64, waiting: impl Fn(TreeId) -> u64) -> Fits {
-        let Some(quotas) = self.quotas() else {
+    pub fn fits(&self, tree: TreeId, bytes: u64, waiting: impl Fn(TreeId) -> u64) -> Fits {
+        let Some(quotas) = self.get() else {
             return Fits::Yes;
         };
         for id in quotas.with_ancestors(GroupId::of_tree(tree)) {
@@ -76,15 +76,20 @@ impl Engine {
     }
 
     /// Whether a snapshot of `source` fits into the limits of the groups that
-    /// get it. Those that do not contain `source` get all that `source`
+    /// get it, on a volume with nodes of `node_size`. Those that do not contain `source` get all that `source`
     /// reaches.
     #[must_use]
-    pub fn fits_snapshot(&self, source: TreeId, parents: &BTreeSet<GroupId>) -> Fits {
-        let Some(quotas) = self.quotas() else {
+    pub fn fits_snapshot(
+        &self,
+        source: TreeId,
+        parents: &BTreeSet<GroupId>,
+        node_size: usize,
+    ) -> Fits {
+        let Some(quotas) = self.get() else {
             return Fits::Yes;
         };
         let of_source = GroupId::of_tree(source);
-        let node = u64::try_from(self.node_size()).unwrap_or(u64::MAX);
+        let node = u64::try_from(node_size).unwrap_or(u64::MAX);
         let reached = match quotas.group(of_source) {
             // The snapshot allocates nothing but its own root.
             _ if quotas.is_simple() => node,

@@ -102,7 +102,7 @@ impl Engine {
         if waiting >= range.end - range.start {
             return Ok(out);
         }
-        self.pass_over(self.copy_checksums(&range, copy))?;
+        self.rescue.pass_over(self.copy_checksums(&range, copy))?;
         Ok(out)
     }
 

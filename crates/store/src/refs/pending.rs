@@ -5,7 +5,7 @@
 
 use crate::error::{StoreError, corrupt_item};
 use crate::item_fault::ItemFault;
-use butterfs_format::{InodeNumber, ItemType, Key, Logical, TreeId};
+use butterfs_format::{InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
@@ -43,6 +43,16 @@ pub enum ExtentKind {
         /// Its first key when it was made (for items without the skinny form).
         first_key: Option<Key>,
     },
+}
+
+impl ExtentKind {
+    /// That of a node.
+    pub const fn of_node(reference: NodeRef) -> Self {
+        Self::Node {
+            level: reference.level,
+            first_key: None,
+        }
+    }
 }
 
 /// Net change of one extent.

@@ -45,7 +45,7 @@ impl Engine {
             let state = self.extent_state(
                 reference.logical,
                 self.nodes.identity().node_size as u64,
-                Self::node_kind(reference),
+                ExtentKind::of_node(reference),
             )?;
             if state.count > 1 {
                 if old.owner() == tree && !state.full_backref {
@@ -80,7 +80,7 @@ impl Engine {
         let mut at = self.root(tree)?;
         loop {
             let length = self.nodes.identity().node_size as u64;
-            let state = self.extent_state(at.logical, length, Self::node_kind(at))?;
+            let state = self.extent_state(at.logical, length, ExtentKind::of_node(at))?;
             if state.count > 1 {
                 return Ok(true);
             }
@@ -214,7 +214,7 @@ impl Engine {
     /// [`Engine::verify_refs`] of one reference to a node.
     pub(crate) fn verify_node_ref(&self, node: NodeRef, by: Backref) -> Result<(), StoreError> {
         let extent = (node.logical, self.nodes.identity().node_size as u64);
-        self.verify_refs(extent, Self::node_kind(node), &[(by, 1)])
+        self.verify_refs(extent, ExtentKind::of_node(node), &[(by, 1)])
     }
 
     /// From now on the children of `node` are referred to by the node itself.
@@ -222,7 +222,7 @@ impl Engine {
         let length = self.nodes.identity().node_size as u64;
         self.ledger
             .pending
-            .set_full_backref(node.logical, length, Self::node_kind(node));
+            .set_full_backref(node.logical, length, ExtentKind::of_node(node));
     }
 
     /// Changes the references of a node to all its children.

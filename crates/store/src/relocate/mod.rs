@@ -243,7 +243,7 @@ impl Store {
         }
         let key = Key::new(group.0.get(), ItemType::BLOCK_GROUP_ITEM, group.1);
         let fault = ItemFault::UsedByNobody;
-        Err(corrupt_item(self.read().group_tree(), key, fault))
+        Err(corrupt_item(self.read().publisher.group_tree(), key, fault))
     }
 
     /// Bytes of a group, and how many of them extents use.

@@ -97,7 +97,7 @@ impl Engine {
         if self.publisher.devices().len() == 1 {
             return newest;
         }
-        let devices = self.devices_used();
+        let devices = self.publisher.devices_used(&self.space);
         let profiles = self.space_map.groups.flags_of(kind).filter_map(|flags| {
             let profile = Profile::from_flags(flags)?;
             (profile.devices_min() <= devices).then_some((safety(profile), flags))
@@ -146,7 +146,7 @@ impl Engine {
     pub(crate) fn copies(&self, kind: SpaceKind) -> u64 {
         match Profile::from_flags(self.flags_for(kind)) {
             Some(profile) if profile.parities() > 0 => {
-                let stripes = self.devices_used();
+                let stripes = self.publisher.devices_used(&self.space);
                 stripes.div_ceil(profile.data_stripes(stripes).max(1)) as u64
             }
             Some(profile) => profile.copies() as u64,
@@ -260,7 +260,7 @@ impl Engine {
             }
             let free: Vec<_> = free.iter().collect();
             self.enter_chunk(start)?;
-            let tree = self.group_tree();
+            let tree = self.publisher.group_tree();
             Editor::new(self, tree).insert(&key, &item.encode())?;
             if self.space_map.free_space_tree {
                 free_space_tree::add_group(self, &span, &free)?;
@@ -344,7 +344,7 @@ impl Engine {
         }
         let map = self.space.map().without(start);
         self.space.set_map(map);
-        let tree = self.group_tree();
+        let tree = self.publisher.group_tree();
         Editor::new(self, tree).remove(&group.item_key())?;
         if self.space_map.free_space_tree {
             free_space_tree::remove_group(self, &group.span(self.sector_size()))?;

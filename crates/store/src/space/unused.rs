@@ -131,7 +131,7 @@ impl Engine {
         let key = Key::new(start.get(), ItemType::BLOCK_GROUP_ITEM, group.length);
         if self.free_bytes(group, &gaps).0 != found || !self.space_map.free_space_tree {
             let fault = ItemFault::UsedDisagrees { says, found: used };
-            return Err(corrupt_item(self.group_tree(), key, fault));
+            return Err(corrupt_item(self.publisher.group_tree(), key, fault));
         }
         self.correct_used(start, used);
         Ok(())
@@ -201,7 +201,7 @@ impl Engine {
                     says: group.used,
                     found: used,
                 };
-                return Err(corrupt_item(self.group_tree(), key, fault));
+                return Err(corrupt_item(self.publisher.group_tree(), key, fault));
             }
             if used != group.used {
                 wrong.push((group.start, used));

@@ -8,6 +8,8 @@
 //! Invariants: a transaction that edited something is finished, or the volume
 //! is failed. A failed volume gives out no engine to change.
 
+pub mod engine_lock;
+
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::nodes::node_loading::Tries;

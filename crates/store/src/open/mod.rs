@@ -1,7 +1,12 @@
 //! Opening a volume.
 //!
-//! Owns the order of the steps, and views of a volume that is open. Reads
-//! nothing that grows with the number of files.
+//! Owns the order of the steps, what must be true of a volume before it is used
+//! (`verify`, `members`, `features`), and the engines of views. Does not own
+//! what it loads: each room takes over its part.
+//!
+//! Invariants: opening for reading writes nothing. Opening reads nothing that
+//! grows with the number of files. What contradicts itself is an error, or is
+//! passed over if that was asked for and no file needs it.
 
 use crate::Store;
 use crate::engine::Engine;
