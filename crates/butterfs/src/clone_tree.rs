@@ -4,13 +4,12 @@
 //! holes, device numbers, and how data are kept. Subvolumes below a directory
 //! become directories.
 
-use crate::{Error, Volume};
+use crate::{Error, Volume, removing};
 use butterfs_format::InodeId;
 use butterfs_fs::attr::Attributes;
-use butterfs_fs::dir::{ListedEntry, is_absent_subvolume};
 use butterfs_fs::names::{S_IFMT, S_IFREG};
 use butterfs_fs::{FsError, Inode};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// What was copied.
@@ -155,87 +154,7 @@ impl Volume {
         name: &[u8],
         undone: &mut dyn FnMut(Error) -> Result<(), E>,
     ) -> Result<(), E> {
-        if matches!(name, b"." | b"..") {
-            let error = FsError::Invalid("a directory is not removed by the name `.` or `..`");
-            return undone(Error::at(name, error));
-        }
-        let found = match self.files().lookup(parent, name) {
-            Err(FsError::NotFound) => return Ok(()),
-            Err(error) => return undone(Error::at(name, error)),
-            Ok(found) => found.inode,
-        };
-        if let Some(path) = self.subvolume_below(parent, name, found) {
-            return undone(Error::at(&path, FsError::HoldsSubvolume));
-        }
-        // Directories that keep something, and so stay.
-        let mut kept: HashSet<InodeId> = HashSet::new();
-        // A directory is removed after its content, so the loop meets it twice.
-        let mut waiting = vec![(parent, name.to_vec(), found, name.to_vec(), false)];
-        while let Some((parent, name, id, path, is_left)) = waiting.pop() {
-            if is_left && kept.contains(&id) {
-                kept.insert(parent);
-                continue;
-            }
-            let removed = match is_left {
-                true => self.files().rmdir(parent, &name).map(|()| None),
-                false => self.remove_or_list(parent, &name, id),
-            };
-            match removed {
-                Ok(None) => {}
-                Ok(Some(children)) => {
-                    waiting.push((parent, name, id, path.clone(), true));
-                    for child in children {
-                        let path = [&path[..], b"/", &child.name].concat();
-                        waiting.push((id, child.name, child.target.inode, path, false));
-                    }
-                }
-                Err(error) => {
-                    kept.insert(parent);
-                    undone(Error::at(&path, error))?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Removes what is no directory, and lists a directory.
-    fn remove_or_list(
-        &self,
-        parent: InodeId,
-        name: &[u8],
-        id: InodeId,
-    ) -> Result<Option<Vec<ListedEntry>>, FsError> {
-        // Where a directory could not be listed before, nobody knew of it.
-        if id.tree != parent.tree && !is_absent_subvolume(id) {
-            return Err(FsError::HoldsSubvolume);
-        }
-        match self.files().attributes(id)?.is_directory() {
-            true => self.list(id).map(Some),
-            false => self.files().unlink(parent, name).map(|()| None),
-        }
-    }
-
-    /// The path of a subvolume at or below `id`, which has this name. The empty
-    /// directory that a snapshot has in a subvolume's place is none. What cannot
-    /// be read is passed over: who removes it meets the damage again.
-    fn subvolume_below(&self, parent: InodeId, name: &[u8], id: InodeId) -> Option<Vec<u8>> {
-        let mut waiting = vec![(parent.tree, id, name.to_vec())];
-        while let Some((tree, id, path)) = waiting.pop() {
-            if is_absent_subvolume(id) {
-                continue;
-            }
-            if id.tree != tree {
-                return Some(path);
-            }
-            let of = self.files().attributes(id);
-            if of.is_ok_and(|of| of.is_directory()) {
-                for child in self.list(id).unwrap_or_default() {
-                    let path = [&path[..], b"/", &child.name].concat();
-                    waiting.push((tree, child.target.inode, path));
-                }
-            }
-        }
-        None
+        removing::remove_tree(self, (parent, name), undone)
     }
 
     /// Errors if `directory` is `source` or lies below it.

@@ -135,6 +135,7 @@
 //!
 //! Never prints; events go to `tracing`.
 
+mod calls;
 mod clone_tree;
 mod error;
 mod file;
@@ -152,6 +153,7 @@ mod quotas;
 mod read_dir;
 mod readable;
 mod receive_directory;
+mod removing;
 mod rescue;
 mod snapshots;
 mod state;
@@ -163,6 +165,7 @@ mod volume;
 mod volume_path;
 mod whole;
 
+pub use calls::{Calls, GivenOwner, walk};
 pub use clone_tree::ClonedTree;
 pub use error::Error;
 pub use file::{File, FileOptions};
@@ -184,6 +187,7 @@ pub use read_dir::{DirEntry, ReadDir};
 pub use readable::{Compared, compare_readable};
 pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};
+pub use removing::remove_tree;
 pub use rescue::{PathChange, preview_log, replayed_in_memory, zero_log};
 pub use snapshots::SnapshotAccess;
 pub use trees::{TreeItem, Trees};

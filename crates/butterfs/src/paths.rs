@@ -5,14 +5,13 @@
 //! Symbolic links are followed in the middle of a path and before a slash at
 //! its end, but not at the end itself.
 
-use crate::{Error, Volume, VolumePath};
+use crate::{Error, Volume, VolumePath, calls};
+use butterfs_format::InodeId;
 use butterfs_format::item::dir::FileType;
-use butterfs_format::{InodeId, InodeNumber};
 use butterfs_fs::attr::Attributes;
 use butterfs_fs::dir::ListedEntry;
 use butterfs_fs::names::{NewInode, S_IFDIR, S_IFREG};
-use butterfs_fs::{Filesystem, FsError, Inode, InodeFault};
-use std::collections::BTreeSet;
+use butterfs_fs::{Filesystem, FsError, Inode};
 use std::sync::Arc;
 
 /// Symbolic links followed in one path before it counts as a loop.
@@ -158,56 +157,7 @@ impl Volume {
         unreadable: &mut dyn FnMut(Error) -> Result<(), E>,
     ) -> Result<(), E> {
         self.check_open()?;
-        // A directory has one name. A directory that is met twice would be
-        // walked again and again, without end.
-        let mut entered = BTreeSet::new();
-        let mut waiting = vec![(Vec::new(), start)];
-        while let Some((path, id)) = waiting.pop() {
-            let attributes = match self.files().attributes(id) {
-                Ok(attributes) => attributes,
-                Err(error) => {
-                    unreadable(Error::at(&path, error))?;
-                    continue;
-                }
-            };
-            let enter = attributes.is_directory();
-            let entry = WalkEntry { path, attributes };
-            match visit(&entry)? {
-                Walk::Stop => return Ok(()),
-                Walk::Skip => continue,
-                Walk::Enter if !enter => continue,
-                Walk::Enter => {}
-            }
-            // A snapshot does not contain the subvolumes below its source. All
-            // empty directories in their places share one inode number.
-            let many_names = id.number == InodeNumber::EMPTY_SUBVOLUME;
-            if !entered.insert(id) && !many_names {
-                let error = FsError::Damaged {
-                    inode: id,
-                    at: None,
-                    fault: Box::new(InodeFault::SecondName),
-                };
-                unreadable(Error::at(&entry.path, error))?;
-                continue;
-            }
-            let mut children = Vec::new();
-            let listed = self.files().read_dir(id, 2, &mut |child| {
-                children.push(child);
-                true
-            });
-            if let Err(error) = listed {
-                unreadable(Error::at(&entry.path, error))?;
-            }
-            for child in children.into_iter().rev() {
-                let mut path = entry.path.clone();
-                if !path.is_empty() {
-                    path.push(b'/');
-                }
-                path.extend_from_slice(&child.name);
-                waiting.push((path, child.target.inode));
-            }
-        }
-        Ok(())
+        calls::walk(self, start, visit, unreadable)
     }
 
     /// The content of the file at `path`.

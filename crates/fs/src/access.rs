@@ -59,6 +59,10 @@ pub enum Capability {
     Immutable,
     /// Administers the volume.
     Administer,
+    /// Gives files to others.
+    ChangeOwner,
+    /// Makes device nodes.
+    MakeDevices,
 }
 
 /// Somebody who asks.

@@ -124,6 +124,9 @@ pub enum FsError {
          its last commit, and `butterfs rescue zero-log` gives up what only the log has"
     )]
     NotReplayed(Box<FsError>),
+    /// EINTR: the process that asked is gone, or wants no more of it.
+    #[error("interrupted")]
+    Interrupted,
     /// An error of the store (ENOSPC, EROFS, EIO).
     #[error(transparent)]
     Store(StoreError),
@@ -169,7 +172,7 @@ impl FsError {
     #[must_use]
     pub const fn is_of_volume(&self) -> bool {
         match self {
-            Self::QuotaExceeded | Self::NotFlushed { .. } => true,
+            Self::QuotaExceeded | Self::NotFlushed { .. } | Self::Interrupted => true,
             Self::Store(error) => matches!(
                 error,
                 StoreError::NoSpace
@@ -190,6 +193,7 @@ impl FsError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::NotFound => 2,
+            Self::Interrupted => 4,
             Self::Exists => 17,
             Self::NotADirectory => 20,
             Self::IsADirectory => 21,

@@ -413,7 +413,15 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::NotFound`], [`FsError::IsADirectory`], damage.
     pub fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<(), FsError> {
-        self.remove_name(parent, name, Removal::File)
+        self.remove_name(parent, name, (Removal::File, None))
+    }
+
+    /// As [`Filesystem::unlink`], if the name still stands for `inode`.
+    ///
+    /// # Errors
+    /// As there; [`FsError::NotFound`] if it stands for another one.
+    pub fn unlink_this(&self, parent: InodeId, name: &[u8], inode: InodeId) -> Result<(), FsError> {
+        self.remove_name(parent, name, (Removal::File, Some(inode)))
     }
 
     /// Removes an empty directory.
@@ -427,12 +435,28 @@ impl Filesystem {
             b".." => return Err(FsError::NotEmpty),
             _ => {}
         }
-        self.remove_name(parent, name, Removal::Directory)
+        self.remove_name(parent, name, (Removal::Directory, None))
     }
 
-    fn remove_name(&self, parent: InodeId, name: &[u8], what: Removal) -> Result<(), FsError> {
+    /// As [`Filesystem::rmdir`], if the name still stands for `inode`.
+    ///
+    /// # Errors
+    /// As there; [`FsError::NotFound`] if it stands for another one.
+    pub fn rmdir_this(&self, parent: InodeId, name: &[u8], inode: InodeId) -> Result<(), FsError> {
+        self.remove_name(parent, name, (Removal::Directory, Some(inode)))
+    }
+
+    fn remove_name(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        (what, victim): (Removal, Option<InodeId>),
+    ) -> Result<(), FsError> {
         loop {
             let target = self.lookup(parent, name)?;
+            if victim.is_some_and(|victim| victim != target.inode) {
+                return Err(FsError::NotFound);
+            }
             self.check_removal(target, what)?;
             if target.subvolume && !dir::is_absent_subvolume(target.inode) {
                 return self

@@ -17,14 +17,16 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Bits of capabilities, see capabilities(7).
-const fn bit(capability: Capability) -> u64 {
+pub(super) const fn bit(capability: Capability) -> u64 {
     match capability {
+        Capability::ChangeOwner => 1,
         Capability::DacOverride => 1 << 1,
         Capability::DacReadSearch => 1 << 2,
         Capability::Owner => 1 << 3,
         Capability::KeepSetId => 1 << 4,
         Capability::Immutable => 1 << 9,
         Capability::Administer => 1 << 21,
+        Capability::MakeDevices => 1 << 27,
     }
 }
 
