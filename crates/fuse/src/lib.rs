@@ -42,7 +42,7 @@ pub use filesystem::FileSystem;
 pub use id::{FileHandle, NodeId, RequestId};
 pub use mount::{MountError, MountOptions, UnmountMode, Unmounter};
 pub use notifier::{EntryChange, InvalidRange, Notifier};
-pub use peer::{is_running, peer_process};
+pub use peer::{is_running, peer_groups, peer_process};
 pub use protocol::{Features, Negotiated};
 pub use request_slot::about_to_wait;
 pub use session::{RunningSession, Session, SessionError};

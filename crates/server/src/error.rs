@@ -103,6 +103,22 @@ pub enum ServerError {
     /// Only the user who serves the volume, and root, may do this.
     #[error("only root and the user who mounted may do this")]
     NotAllowed,
+    /// The server does not work on files for a process, because its rights are
+    /// not certain.
+    #[error(
+        "the server of this mount does not act for this process, because it cannot know {0}; \
+         use the commands of the system (cp, rm, find, du, chmod, chown, mv, tar) on this mount"
+    )]
+    NotActedFor(&'static str),
+    /// A descriptor leads elsewhere than to a mount of the server.
+    #[error("this is not on a mount of this server")]
+    OtherMount,
+    /// Programs see something else there than the volume has.
+    #[error(
+        "something is mounted below it; use the commands of the system (cp, rm, find, du, chmod, \
+         chown, mv, tar) here"
+    )]
+    MountedBelow,
     /// A label that no volume can have.
     #[error("a label has at most 255 bytes and no NUL")]
     Label,

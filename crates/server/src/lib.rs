@@ -32,6 +32,6 @@ pub use facts::{
 };
 pub use mounts::Mount;
 pub use remount::{Remount, save};
-pub use requests::inode_shown_as;
+pub use requests::{Acting, inode_shown_as};
 pub use serve::{Mounted, Serving, mount, serve};
-pub use service::{Answer, Command, Connection, End, Runner, Waiter};
+pub use service::{Answer, Command, Connection, End, Files, Runner, Waiter};

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 pub struct Mount {
     /// Number of the mount.
     pub id: u64,
+    /// Number of the mount over which it lies.
+    pub parent: u64,
     /// `major:minor` of what is mounted.
     pub device: String,
     /// The directory of the file system that it shows.
@@ -48,6 +50,7 @@ impl Mount {
         };
         Some(Self {
             id: text(fields.first()?).parse().ok()?,
+            parent: text(fields.get(1)?).parse().ok()?,
             device: text(fields.get(2)?),
             root: unescape(fields.get(3)?),
             point: unescape(fields.get(4)?),
@@ -133,7 +136,10 @@ mod tests {
     fn a_line_is_parsed() {
         let line = b"36 35 0:52 /sub /mnt/a\\040b rw,noatime shared:1 - fuse.butterfs /v\\134x rw,user_id=0";
         let mount = Mount::parse(line).expect("a mount");
-        assert_eq!((mount.id, &mount.device[..]), (36, "0:52"));
+        assert_eq!(
+            (mount.id, mount.parent, &mount.device[..]),
+            (36, 35, "0:52")
+        );
         assert_eq!(mount.point, PathBuf::from("/mnt/a b"));
         assert_eq!(mount.source, PathBuf::from("/v\\x"));
         assert!(mount.is_ours() && mount.is_roots());

@@ -90,6 +90,8 @@ pub(crate) fn served(options: &MountOptions) -> Served {
         sync_data: given("sync"),
         sync_names: given("sync") || given("dirsync"),
         options: options.to_string(),
+        is_for_everyone: options.allow_other || rustix::process::geteuid().is_root(),
+        has_mapped_owners: options.idmap,
         user_subvol_rm_allowed: options.user_subvol_rm_allowed,
     }
 }

@@ -365,8 +365,8 @@ fn start(
 
 /// Runs commands for other processes, and tells those that wait for the end how
 /// the mount ended.
-fn run_commands(server: &Server, device: Option<&str>, run: Runner) -> Option<Farewell> {
-    let started = service::start(server.volume(), device, run).and_then(|name| {
+fn run_commands(server: &Arc<Server>, device: Option<&str>, run: Runner) -> Option<Farewell> {
+    let started = service::start(server, device, run).and_then(|name| {
         let farewell = Farewell::start(&name)?;
         Ok((name, farewell))
     });

@@ -10,6 +10,7 @@
 //! The server does not see reads that the kernel answers from its cache, so
 //! they change no access time.
 
+mod acting;
 mod answered;
 mod argument;
 mod autodefrag;
@@ -19,11 +20,13 @@ mod convert;
 mod crowd;
 mod device_changes;
 mod guard;
+mod informer;
 mod intent;
 mod ioctl;
 mod nodes;
 mod operations;
 mod pages;
+mod peer;
 mod protected;
 mod quotas;
 mod rescan;
@@ -40,7 +43,9 @@ mod trees;
 mod volume_facts;
 mod whole;
 
+pub use acting::Acting;
 pub(crate) use caller::may_administer;
 pub(crate) use convert::Owners;
 pub use nodes::inode_shown_as;
+pub(crate) use peer::{Peer, Refused};
 pub(crate) use server::{Served, Server, Transported};

@@ -181,6 +181,14 @@ impl Nodes {
         Ok(node)
     }
 
+    /// Whether the kernel knows the node of an inode. If it does not, it has
+    /// neither its attributes nor a name in it, and will ask for both.
+    pub fn knows(&self, id: InodeId) -> Option<NodeId> {
+        let node = self.node_of(id).ok()?;
+        let is_known = node == NodeId::ROOT || self.shard(node.0).contains_key(&node.0);
+        is_known.then_some(node)
+    }
+
     /// How many nodes the kernel knows.
     pub fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)

@@ -37,6 +37,11 @@ pub(crate) struct Served {
     pub(crate) options: String,
     /// Whether access control lists count.
     pub(crate) acl: AclPolicy,
+    /// Everyone may use the mount, as permissions allow; otherwise only the user
+    /// who mounted.
+    pub(crate) is_for_everyone: bool,
+    /// The kernel shows other owners through some mounts than through others.
+    pub(crate) has_mapped_owners: bool,
     /// Users may delete their own subvolumes.
     pub(crate) user_subvol_rm_allowed: bool,
 }
@@ -167,7 +172,23 @@ impl Server {
         &self.volume
     }
 
-    pub(super) fn files(&self) -> &Arc<butterfs::Filesystem> {
+    /// Whether the mount has this device number.
+    pub(crate) fn is_mounted_as(&self, device_number: &str) -> bool {
+        let own = self.device_number.get();
+        own.is_some_and(|own| own == device_number)
+    }
+
+    /// The inode that programs see as `number` on the mount.
+    pub(crate) fn inode_shown_as(&self, number: u64) -> InodeId {
+        self.nodes.id(NodeId(number))
+    }
+
+    /// How the volume is served.
+    pub(crate) const fn served(&self) -> &Served {
+        &self.mount
+    }
+
+    pub(crate) fn files(&self) -> &Arc<butterfs::Filesystem> {
         self.volume.files()
     }
 

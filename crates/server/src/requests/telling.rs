@@ -37,7 +37,7 @@ pub(super) enum Told {
 }
 
 /// One notification under way.
-struct Turn {
+pub(super) struct Turn {
     all: Telling,
     uid: u32,
 }
@@ -60,7 +60,7 @@ impl Telling {
     }
 
     /// `None` if too many are under way.
-    fn turn_of(&self, uid: u32) -> Option<Turn> {
+    pub(super) fn turn_of(&self, uid: u32) -> Option<Turn> {
         let mut counts = self.counts();
         let all: usize = counts.values().sum();
         let own = counts.entry(uid).or_default();

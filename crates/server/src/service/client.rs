@@ -4,6 +4,7 @@ use super::parts::{self, Part};
 use crate::attributes::server_of;
 use crate::error::ServerError;
 use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
@@ -31,6 +32,33 @@ impl Connection {
         }
     }
 
+    /// Shows the server where work on files begins that it is then asked for.
+    ///
+    /// # Errors
+    /// Too many descriptors; the server is gone.
+    pub fn begin_files(&self, descriptors: &[BorrowedFd<'_>]) -> Result<(), ServerError> {
+        let sent = parts::write_files(&self.server, descriptors);
+        sent.map_err(|error| ServerError::system(self.mount.display(), error))
+    }
+
+    /// What is sent here after a request is the input of the command. Nobody
+    /// sends anything after that was dropped and shut down.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn input(&self) -> Result<UnixStream, ServerError> {
+        Ok(self.server.try_clone()?)
+    }
+
+    /// Sends a request whose command has input. [`Connection::answer`] comes
+    /// beside that.
+    ///
+    /// # Errors
+    /// The server does not take it. Its answer says why.
+    pub fn ask(&mut self, request: &[u8]) -> io::Result<()> {
+        parts::write_request(&mut self.server, request)
+    }
+
     /// Lets the server run a command. Writes what the command prints, as it
     /// arrives, to `output` and `notes`. Returns the command's exit code.
     ///
@@ -45,7 +73,21 @@ impl Connection {
     ) -> Result<u8, ServerError> {
         // A server that refuses may have closed the socket before it read
         // everything. Its answer is read in any case.
-        let sent = parts::write_request(&mut self.server, request);
+        let sent = self.ask(request);
+        self.answer(sent, output, notes)
+    }
+
+    /// Reads the answer to a request. `sent` says what became of sending it, and
+    /// counts only if the answer is good.
+    ///
+    /// # Errors
+    /// As [`Connection::run`].
+    pub fn answer(
+        mut self,
+        sent: io::Result<()>,
+        output: &mut impl Write,
+        notes: &mut impl Write,
+    ) -> Result<u8, ServerError> {
         loop {
             match parts::read(&mut self.server) {
                 Ok(Part::Output(part)) => output.write_all(&part)?,

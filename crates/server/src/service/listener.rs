@@ -1,26 +1,32 @@
 //! Running commands for others, in the server of a mount.
 //!
-//! Owns the socket. Whoever may administer the volume may ask. Every answer ends
+//! Owns the socket. Whoever may administer the volume may ask. For work on files
+//! everyone may ask, and gets it with the rights of the process that asks
+//! ([`Files`]). Every answer ends
 //! with a part that says how the command ended. A caller that did not get every
 //! earlier part gets no end. A caller that may not ask is told so at once, so
 //! that nobody waits for it.
 
-use super::parts::{self, PART};
+use super::parts::{self, Begin, PART};
+use super::starts::Starts;
 use crate::error::{About, ServerError};
 use crate::mounts::Mount;
-use crate::requests::may_administer;
-use butterfs::{FsError, Volume};
+use crate::requests::{Acting, Peer, Refused, Server, may_administer};
+use butterfs::{FsError, InodeId, Volume};
+use std::collections::HashMap;
 use std::fmt;
 use std::io::{self, BufWriter};
 use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Requests that are served at a time.
 const SERVED_MAX: usize = 16;
+/// Those of one user who may not administer the volume, and of all such users.
+const SERVED_MAX_OF_USER: usize = 4;
+const SERVED_MAX_OF_USERS: usize = 12;
 /// A caller must send its request within this time. While an answer is printed,
 /// other callers may have to wait, so the caller must also read each part
 /// within this time. Streams have no such limit.
@@ -41,8 +47,22 @@ pub struct Command {
     pub volume: Volume,
     /// The process that asked.
     pub answer: Answer,
+    /// What work on files goes through, if that is asked for.
+    pub files: Option<Files>,
     /// `major:minor` of the mount.
     device: Option<String>,
+}
+
+/// Work on files that a process asked for.
+#[derive(Debug)]
+pub struct Files {
+    /// The calls that do it, with the rights of the process.
+    pub calls: Acting,
+    /// What the descriptors stand for that the process sent.
+    pub starts: Vec<InodeId>,
+    /// What the process sends after its request.
+    pub input: UnixStream,
+    is_read_only: bool,
 }
 
 impl Command {
@@ -55,6 +75,12 @@ impl Command {
     /// # Errors
     /// [`ServerError::ReadOnly`].
     pub fn verify_writable(&self) -> Result<(), ServerError> {
+        if let Some(files) = &self.files {
+            return match files.is_read_only {
+                true => Err(ServerError::ReadOnly),
+                false => Ok(()),
+            };
+        }
         let Some(device) = &self.device else {
             return Ok(());
         };
@@ -157,30 +183,32 @@ impl Answer {
 ///
 /// `device` is `major:minor` of the mount, if it is known.
 pub(crate) fn start(
-    volume: &Volume,
+    server: &Arc<Server>,
     device: Option<&str>,
     run: Runner,
 ) -> Result<Vec<u8>, ServerError> {
     let name = format!("butterfs-{}", uuid::Uuid::new_v4()).into_bytes();
     let address = SocketAddr::from_abstract_name(&name)?;
     let listener = UnixListener::bind_addr(&address)?;
-    let volume = volume.share();
+    let volume = server.volume().share();
+    let server = Arc::downgrade(server);
     let device = device.map(str::to_owned);
-    let serving = Arc::new(AtomicUsize::new(0));
+    let serving = Serving::default();
     std::thread::Builder::new()
         .name("service".into())
         .spawn(move || {
             for client in listener.incoming().flatten() {
                 let volume = volume.share();
-                let Some(turn) = Turn::take(&serving) else {
+                let Some(turn) = serving.turn_of(&client) else {
                     // This is too short to block.
                     let _ = parts::write_end(&mut &client, Err("too many commands at a time"));
                     continue;
                 };
                 let run = Arc::clone(&run);
+                let server = Weak::clone(&server);
                 let device = device.clone();
                 let serve_it = move || {
-                    if let Err(error) = serve(client, (volume, device), &run) {
+                    if let Err(error) = serve(client, (volume, &server, device), &run) {
                         tracing::debug!("a command for another process: {error}");
                     }
                     drop(turn);
@@ -199,28 +227,27 @@ pub(crate) fn start(
 
 fn serve(
     mut stream: UnixStream,
-    (volume, device): (Volume, Option<String>),
+    (volume, server, device): (Volume, &Weak<Server>, Option<String>),
     run: &Runner,
 ) -> Result<(), ServerError> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let request = read(&mut stream);
+    let request = read(&mut stream, server);
     let answer = Answer {
         stream: BufWriter::with_capacity(PART, stream),
         gone: false,
     };
-    let request = request.and_then(|request| match volume.sync() {
-        // Everything but the data of some files can be looked at. An fsync of
-        // such a file reports the error.
-        Ok(()) | Err(butterfs::Error::Fs(FsError::NotFlushed { .. })) => Ok(request),
-        Err(error) => Err(error.into()),
+    let request = request.and_then(|(request, files)| match files {
+        Some(files) => Ok((request, Some(files))),
+        None => synced(&volume).map(|()| (request, None)),
     });
     match request {
-        Ok(request) => {
+        Ok((request, files)) => {
             let command = Command {
                 request,
                 volume: volume.share(),
                 answer,
+                files,
                 device,
             };
             volume.watch_panics(|| run(command));
@@ -230,26 +257,97 @@ fn serve(
     Ok(())
 }
 
-/// Reads the request, if its sender may ask.
-fn read(stream: &mut UnixStream) -> Result<Vec<u8>, ServerError> {
-    if !may_administer(stream) {
-        return Err(ServerError::NotAllowed);
+/// Brings to the device what a command reads there.
+fn synced(volume: &Volume) -> Result<(), ServerError> {
+    match volume.sync() {
+        // Everything but the data of some files can be looked at. An fsync of
+        // such a file reports the error.
+        Ok(()) | Err(butterfs::Error::Fs(FsError::NotFlushed { .. })) => Ok(()),
+        Err(error) => Err(error.into()),
     }
-    parts::read_request(stream).about("the request")
+}
+
+/// Reads the request, if its sender may ask.
+fn read(
+    stream: &mut UnixStream,
+    server: &Weak<Server>,
+) -> Result<(Vec<u8>, Option<Files>), ServerError> {
+    let descriptors = match parts::read_begin(stream).about("the request")? {
+        Begin::Request(_) if !may_administer(stream) => return Err(ServerError::NotAllowed),
+        Begin::Request(length) => {
+            let request = parts::read_request(stream, length).about("the request")?;
+            return Ok((request, None));
+        }
+        Begin::Files(descriptors) => descriptors,
+    };
+    let server = server.upgrade().ok_or(ServerError::NoConnection)?;
+    let peer = Peer::of(stream, server.served()).map_err(|refused| match refused {
+        Refused::NotForOthers => ServerError::NotAllowed,
+        Refused::Unknown(what) => ServerError::NotActedFor(what),
+    })?;
+    let Starts {
+        inodes,
+        is_read_only,
+    } = Starts::of(&descriptors, &server, peer.process())?;
+    let length = parts::read_length(stream).about("the request")?;
+    let request = parts::read_request(stream, length).about("the request")?;
+    // The process may read its sources as slowly as it likes.
+    stream.set_read_timeout(None)?;
+    let files = Files {
+        calls: Acting::new(server, peer, stream.try_clone()?),
+        starts: inodes,
+        input: stream.try_clone()?,
+        is_read_only,
+    };
+    Ok((request, Some(files)))
+}
+
+/// The requests that are served, by user.
+#[derive(Clone, Debug, Default)]
+struct Serving(Arc<Mutex<HashMap<u32, usize>>>);
+
+impl Serving {
+    fn counts(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` if too many are served. Other users leave turns for those who
+    /// administer the volume, and for each other.
+    fn turn_of(&self, client: &UnixStream) -> Option<Turn> {
+        let uid = rustix::net::sockopt::socket_peercred(client).ok()?.uid;
+        let own = rustix::process::geteuid();
+        let (uid, own) = (uid.as_raw(), own.as_raw());
+        let is_other = |uid: u32| uid != 0 && uid != own;
+        let mut counts = self.counts();
+        let all: usize = counts.values().sum();
+        let others = counts.iter().filter(|(uid, _)| is_other(**uid));
+        let others: usize = others.map(|(_, count)| count).sum();
+        let count = counts.get(&uid).copied().unwrap_or(0);
+        let is_full =
+            is_other(uid) && (count >= SERVED_MAX_OF_USER || others >= SERVED_MAX_OF_USERS);
+        if all >= SERVED_MAX || is_full {
+            return None;
+        }
+        counts.insert(uid, count + 1);
+        let serving = self.clone();
+        Some(Turn { serving, uid })
+    }
 }
 
 /// One of the requests that are served.
-struct Turn(Arc<AtomicUsize>);
-
-impl Turn {
-    fn take(serving: &Arc<AtomicUsize>) -> Option<Self> {
-        let turn = Self(Arc::clone(serving));
-        (serving.fetch_add(1, Ordering::AcqRel) < SERVED_MAX).then_some(turn)
-    }
+struct Turn {
+    serving: Serving,
+    uid: u32,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        let mut counts = self.serving.counts();
+        if let Some(count) = counts.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.uid);
+            }
+        }
     }
 }

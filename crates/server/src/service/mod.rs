@@ -11,9 +11,10 @@ mod client;
 mod farewell;
 mod listener;
 mod parts;
+mod starts;
 
 pub use client::Connection;
 pub use farewell::{End, Waiter};
 pub(crate) use farewell::{Farewell, process_behind};
 pub(crate) use listener::start;
-pub use listener::{Answer, Command, Runner};
+pub use listener::{Answer, Command, Files, Runner};

@@ -5,7 +5,14 @@
 //! bytes. The last part is the end, which says how the command ended. Nothing
 //! else counts as success: an answer without an end, cut anywhere, is an error.
 
-use std::io::{self, Read, Write};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 /// For standard output.
 const OUTPUT: u8 = 1;
@@ -19,6 +26,10 @@ const DONE: u8 = 0;
 const FAILED: u8 = 1;
 /// Greatest part.
 pub(super) const PART: usize = 64 << 10;
+/// What a connection begins with that sends descriptors: no length of a request.
+const FILES: u32 = u32::from_le_bytes(*b"FIL1");
+/// Descriptors that a request may have, at most. The kernel has a limit of 253.
+pub(super) const DESCRIPTORS_MAX: usize = 250;
 /// Greatest request.
 const REQUEST_MAX: u32 = 1 << 20;
 
@@ -43,11 +54,65 @@ pub(super) fn write_request(to: &mut impl Write, request: &[u8]) -> io::Result<(
     to.write_all(request)
 }
 
-/// Reads a request.
-pub(super) fn read_request(from: &mut impl Read) -> io::Result<Vec<u8>> {
+/// What a connection begins with.
+#[derive(Debug)]
+pub(super) enum Begin {
+    /// A request of this length.
+    Request(u32),
+    /// These descriptors, and then a request for work on what they stand for.
+    Files(Vec<OwnedFd>),
+}
+
+/// Writes the beginning of a request for work on files.
+pub(super) fn write_files(to: &UnixStream, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if descriptors.len() > DESCRIPTORS_MAX {
+        return Err(invalid("too many directories at a time; name fewer"));
+    }
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut rights = SendAncillaryBuffer::new(&mut space);
+    rights.push(SendAncillaryMessage::ScmRights(descriptors));
+    let bytes = FILES.to_le_bytes();
+    let sent = sendmsg(
+        to,
+        &[IoSlice::new(&bytes)],
+        &mut rights,
+        SendFlags::NOSIGNAL,
+    )?;
+    (&*to).write_all(&bytes[sent..])
+}
+
+/// Reads the beginning of a request.
+pub(super) fn read_begin(mut from: &UnixStream) -> io::Result<Begin> {
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut rights = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; 4];
+    let room = &mut [IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(from, room, &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for message in rights.drain() {
+        if let RecvAncillaryMessage::ScmRights(sent) = message {
+            descriptors.extend(sent);
+        }
+    }
+    if received.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    from.read_exact(&mut bytes[received.bytes..])?;
+    Ok(match u32::from_le_bytes(bytes) {
+        FILES => Begin::Files(descriptors),
+        length => Begin::Request(length),
+    })
+}
+
+/// Reads a request's length.
+pub(super) fn read_length(from: &mut impl Read) -> io::Result<u32> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length);
+    Ok(u32::from_le_bytes(length))
+}
+
+/// Reads a request of this length.
+pub(super) fn read_request(from: &mut impl Read, length: u32) -> io::Result<Vec<u8>> {
     if length > REQUEST_MAX {
         return Err(invalid("a request that is none"));
     }
@@ -126,6 +191,7 @@ fn unknown() -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     fn all(mut bytes: &[u8]) -> Vec<Part> {
         let mut parts = Vec::new();
@@ -168,14 +234,35 @@ mod tests {
     }
 
     #[test]
+    fn descriptors_come_before_a_request() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let file = std::fs::File::open("/proc/self/status").unwrap();
+        write_files(&one, &[file.as_fd(), file.as_fd()]).unwrap();
+        match read_begin(&other).unwrap() {
+            Begin::Files(descriptors) => assert_eq!(descriptors.len(), 2),
+            begin => panic!("{begin:?}"),
+        }
+        (&one).write_all(&7_u32.to_le_bytes()).unwrap();
+        assert!(matches!(read_begin(&other).unwrap(), Begin::Request(7)));
+        (&one).write_all(&[1]).unwrap();
+        drop(one);
+        assert!(read_begin(&other).is_err());
+        const { assert!(FILES > REQUEST_MAX) }
+    }
+
+    #[test]
     fn requests_are_whole_or_refused() {
         let mut bytes = Vec::new();
         write_request(&mut bytes, b"{}").unwrap();
-        assert_eq!(read_request(&mut &bytes[..]).unwrap(), b"{}");
+        let read = |mut bytes: &[u8]| {
+            let length = read_length(&mut bytes)?;
+            read_request(&mut bytes, length)
+        };
+        assert_eq!(read(&bytes).unwrap(), b"{}");
         for cut in 0..bytes.len() {
-            assert!(read_request(&mut &bytes[..cut]).is_err());
+            assert!(read(&bytes[..cut]).is_err());
         }
-        assert!(read_request(&mut &[0xff; 4][..]).is_err());
+        assert!(read(&[0xff; 4]).is_err());
         assert!(write_request(&mut Vec::new(), &vec![0; 2 << 20]).is_err());
     }
 }
