@@ -6,11 +6,11 @@
 use crate::fail::{Context, Done, Failure, fail};
 use crate::part::PartArguments;
 use crate::place::Place;
-use butterfs::{InodeId, OpenOptions, Owner, Subvolume, Volume};
+use butterfs::{InodeId, OpenOptions, Owner, Part, Subvolume, Volume};
 use clap::Args;
 use std::os::unix::ffi::OsStrExt;
 
-/// Where the paths of a command begin.
+/// Where the paths of a command in a volume begin.
 #[derive(Args, Clone, Copy, Debug, Default)]
 pub struct Start {
     /// Subvolume id to start from.
@@ -24,6 +24,11 @@ impl Start {
     /// From the arguments of commands that have more of their own.
     pub const fn new(subvolid: Option<u64>, part: PartArguments) -> Self {
         Self { subvolid, part }
+    }
+
+    /// Whether nothing was said.
+    pub fn is_plain(&self) -> bool {
+        self.subvolid.is_none() && self.part.part() == Part::Whole
     }
 
     /// Opens the volume of a place for looking.
@@ -69,8 +74,9 @@ pub fn own() -> Owner {
 fn check_not_mounted(place: &Place) -> Done {
     if place.volume.is_dir() {
         return fail(format!(
-            "{} is a directory; on a mount use the system's own commands, and here name the file \
-             or device that holds a volume, as in disk.img:/path",
+            "{} is a directory, and on no mount of ButterFS that this command can use; use the \
+             system's own commands there, and here name the file or device that holds a volume, as \
+             in disk.img:/path",
             place.volume.display()
         ));
     }

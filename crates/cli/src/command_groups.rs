@@ -28,7 +28,7 @@ const GROUPS: &[(&str, &[Line])] = &[
         ],
     ),
     (
-        "Files of a volume that is not mounted",
+        "Files of a volume",
         &[
             short("ls", "List files"),
             short("tree", "Draw directories"),

@@ -155,7 +155,11 @@ impl From<OsString> for Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.volume.display(), self.path.display())
+        // On a mount, it is the path that somebody wrote.
+        match self.volume.as_os_str().is_empty() {
+            true => write!(f, "{}", self.path.display()),
+            false => write!(f, "{}:{}", self.volume.display(), self.path.display()),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::arguments::{Arguments, Command};
 use crate::commands::check::FAULTS;
 use crate::fail::Done;
+use crate::on_mount::OnFiles;
 use crate::service::OnVolume;
 use crate::{log, output};
 use clap::CommandFactory;

@@ -1,16 +1,20 @@
 //! `butterfs chmod`, and modes as chmod(1) takes them.
 
-use crate::changes::{Start, followed};
+use crate::changes::Start;
 use crate::fail::{Done, Failure};
 use crate::files_bar::FilesBar;
+use crate::ground::Ground;
 use crate::left_out::{LeftOut, OnUndone, Undone};
+use crate::on_mount::{Ending, OnFiles};
 use crate::place::Place;
-use butterfs::{FsError, SetAttributes, Volume, Walk};
+use crate::service::Effect;
+use butterfs::{FsError, SetAttributes, Walk, walk};
 use clap::Args;
+use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// Changes permissions in a volume that is not mounted.
-#[derive(Args, Debug)]
+/// Changes permissions, in a volume or on a mount.
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs chmod 600 disk.img:/etc/shadow
   butterfs chmod -R u=rwX,go=rX disk.img:/srv")]
@@ -19,33 +23,53 @@ pub struct Chmod {
     #[arg(short = 'R', long)]
     recursive: bool,
     #[command(flatten)]
+    #[serde(skip)]
     start: Start,
     /// Octal, or changes such as u+x,go-w.
     #[arg(allow_hyphen_values = true)]
     mode: ModeChange,
-    /// VOLUME:/path, one or more, in one volume.
+    /// VOLUME:/path or paths on a mount, one or more, in one volume.
     #[arg(required = true)]
     places: Vec<Place>,
 }
 
-impl Chmod {
-    /// Runs it.
-    pub fn run(self) -> Done {
-        self.start.change(&self.places, |volume| {
-            let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
-            for place in &self.places {
-                self.change(volume, place, &left_out)?;
-            }
-            left_out.ended("changed")
-        })
+impl OnFiles for Chmod {
+    const TAG: &'static str = "Chmod";
+
+    fn start(&self) -> &Start {
+        &self.start
     }
 
-    fn change(&self, volume: &Volume, place: &Place, left_out: &LeftOut) -> Done {
-        let found = followed(volume, place).map_err(Undone::Entry);
-        let Some(start) = left_out.entry(place, found)? else {
+    fn places(&mut self) -> Vec<(&mut Place, Ending)> {
+        let places = self.places.iter_mut();
+        places.map(|place| (place, Ending::Followed)).collect()
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    fn here(self) -> Done {
+        let work = |volume: &_| self.on(&Ground::opened(volume));
+        self.start.change(&self.places, work)
+    }
+
+    fn on(&self, ground: &Ground<'_>) -> Done {
+        let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
+        for place in &self.places {
+            self.change(ground, place, &left_out)?;
+        }
+        left_out.ended("changed")
+    }
+}
+
+impl Chmod {
+    fn change(&self, ground: &Ground<'_>, place: &Place, left_out: &LeftOut) -> Done {
+        let Some(start) = left_out.entry(place, ground.followed(place))? else {
             return Ok(());
         };
-        volume.walk_readable::<Failure>(
+        walk::<Failure>(
+            ground.calls,
             start,
             &mut |entry| {
                 let of = &entry.attributes;
@@ -57,8 +81,7 @@ impl Chmod {
                         mode: Some(self.mode.applied_to(of.mode)),
                         ..SetAttributes::default()
                     };
-                    let inode = volume.files().inode(of.id)?;
-                    volume.files().set_attributes(&inode, &set)
+                    ground.calls.set_attributes(of.id, &set)
                 };
                 let changed = change().map_err(Undone::from);
                 left_out.entry(place.below(&entry.path), changed)?;
@@ -73,7 +96,7 @@ impl Chmod {
 }
 
 /// A change of permissions.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum ModeChange {
     /// These and no others.
     Octal(u32),
@@ -82,7 +105,7 @@ pub enum ModeChange {
 }
 
 /// `WHO OPERATOR PERMISSIONS`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// Bits of the classes that it is for: 0o700, 0o070, 0o007.
     who: u32,
@@ -93,14 +116,14 @@ pub struct Step {
     what: What,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 enum Operator {
     Add,
     Remove,
     Set,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 enum What {
     /// Read, write, execute as 4, 2, 1.
     Bits {

@@ -1,23 +1,27 @@
 //! `butterfs chown`.
 
-use crate::changes::{Start, followed};
+use crate::changes::Start;
 use crate::fail::{Done, Failure, fail};
 use crate::files_bar::FilesBar;
+use crate::ground::Ground;
 use crate::left_out::{LeftOut, OnUndone, Undone};
+use crate::on_mount::{Ending, OnFiles, user_database};
 use crate::place::Place;
-use butterfs::{FsError, Privileges, SetAttributes, Volume, Walk};
+use crate::service::Effect;
+use butterfs::{Privileges, SetAttributes, Walk, walk};
 use clap::Args;
-use std::os::unix::ffi::OsStrExt;
+use serde::{Deserialize, Serialize};
 
-/// Changes owners in a volume that is not mounted.
-#[derive(Args, Debug)]
+/// Changes owners, in a volume or on a mount.
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(
     disable_help_flag = true,
     after_help = "Examples:
   butterfs chown 1000:1000 disk.img:/home/ann
   butterfs chown -R www-data: disk.img:/srv/www
 
-Names are those of the volume's own /etc/passwd and /etc/group."
+Names are those of the volume's own /etc/passwd and /etc/group; on a mount, those of the
+machine's."
 )]
 pub struct Chown {
     /// All below directories too.
@@ -30,10 +34,11 @@ pub struct Chown {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
     #[command(flatten)]
+    #[serde(skip)]
     start: Start,
     /// USER, USER:GROUP, :GROUP, or USER: for the user and their group.
     owner: String,
-    /// VOLUME:/path, one or more, in one volume.
+    /// VOLUME:/path or paths on a mount, one or more, in one volume.
     #[arg(required = true)]
     places: Vec<Place>,
 }
@@ -45,31 +50,73 @@ struct NewOwner {
     gid: Option<u32>,
 }
 
-impl Chown {
-    /// Runs it.
-    pub fn run(self) -> Done {
-        self.start.change(&self.places, |volume| {
-            let owner = owner(&self.owner, &|file| {
-                // A missing file names nobody.
-                volume.read_file(file).unwrap_or_default()
-            })?;
-            let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
-            for place in &self.places {
-                self.change(volume, place, owner, &left_out)?;
-            }
-            left_out.ended("changed")
-        })
+impl OnFiles for Chown {
+    const TAG: &'static str = "Chown";
+
+    fn start(&self) -> &Start {
+        &self.start
     }
 
-    fn change(&self, volume: &Volume, place: &Place, owner: NewOwner, left_out: &LeftOut) -> Done {
+    fn places(&mut self) -> Vec<(&mut Place, Ending)> {
+        let ending = match self.no_dereference {
+            true => Ending::Entry,
+            false => Ending::Followed,
+        };
+        let places = self.places.iter_mut();
+        places.map(|place| (place, ending)).collect()
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    /// Names become numbers.
+    fn prepare(&mut self) -> Done {
+        let NewOwner { uid, gid } = owner(&self.owner, &user_database)?;
+        let shown = |number: Option<u32>| number.map(|number| number.to_string());
+        self.owner = match (shown(uid), shown(gid)) {
+            (Some(uid), None) => uid,
+            (uid, gid) => format!("{}:{}", uid.unwrap_or_default(), gid.unwrap_or_default()),
+        };
+        Ok(())
+    }
+
+    fn here(self) -> Done {
+        let work = |volume: &_| self.on(&Ground::opened(volume));
+        self.start.change(&self.places, work)
+    }
+
+    fn on(&self, ground: &Ground<'_>) -> Done {
+        let owner = owner(&self.owner, &|file| match ground.is_mounted() {
+            true => Vec::new(),
+            // A missing file names nobody.
+            false => ground.volume.read_file(file).unwrap_or_default(),
+        })?;
+        let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
+        for place in &self.places {
+            self.change(ground, place, owner, &left_out)?;
+        }
+        left_out.ended("changed")
+    }
+}
+
+impl Chown {
+    fn change(
+        &self,
+        ground: &Ground<'_>,
+        place: &Place,
+        owner: NewOwner,
+        left_out: &LeftOut,
+    ) -> Done {
         let found = match self.no_dereference {
-            true => volume.resolve(place.path.as_bytes()).map_err(Undone::from),
-            false => followed(volume, place).map_err(Undone::Entry),
+            true => ground.find(place),
+            false => ground.followed(place),
         };
         let Some(start) = left_out.entry(place, found)? else {
             return Ok(());
         };
-        volume.walk_readable::<Failure>(
+        walk::<Failure>(
+            ground.calls,
             start,
             &mut |entry| {
                 let is_link = entry.attributes.mode & libc::S_IFMT == libc::S_IFLNK;
@@ -84,11 +131,8 @@ impl Chown {
                     },
                     ..SetAttributes::default()
                 };
-                let change = || -> Result<(), FsError> {
-                    let inode = volume.files().inode(entry.attributes.id)?;
-                    volume.files().set_attributes(&inode, &set)
-                };
-                let changed = change().map_err(Undone::from);
+                let changed = ground.calls.set_attributes(entry.attributes.id, &set);
+                let changed = changed.map_err(Undone::from);
                 left_out.entry(place.below(&entry.path), changed)?;
                 Ok(match self.recursive {
                     true => Walk::Enter,

@@ -1,37 +1,42 @@
-//! `butterfs copy`: between the host and a volume that is not mounted.
+//! `butterfs copy`: between the host and a volume, mounted or not.
 //!
 //! Owns the arguments and what source and destination mean. The two directions
 //! are in `into` and `out`. Kept: type, mode, owner, times to the nanosecond,
 //! extended attributes, ACLs, hard links, holes, device numbers.
 
+mod facts;
 mod host;
 mod into;
 mod out;
+mod sent;
 mod tally;
 
 use crate::changes::{Start, directory, last_name, name_of, own, verify_is_name_of_file};
 use crate::fail::{Context, Done, fail};
 use crate::files_bar::FilesBar;
 use crate::left_out::{LeftOut, OnUndone, Undone};
+use crate::on_mount::{self, Ending};
 use crate::part::PartArguments;
 use crate::place::Place;
 use crate::reading;
-use butterfs::{Access, MountOptions, Subvolume, Volume};
+use butterfs::{Access, MountOptions, Part, Subvolume, Volume};
 use clap::Args;
 use indicatif::HumanBytes;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 pub use into::Filled;
+pub use sent::Order;
 pub use tally::Tally;
 
-/// Copies files and directories into or out of a volume, with all below them
-/// and all metadata.
+/// Copies files and directories into or out of a volume, or onto a mount, with all
+/// below them and all metadata.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs copy -o compress=zstd ~/photos disk.img:/
   butterfs copy disk.img:/etc disk.img:/home /tmp/rescued
   butterfs cp disk.img:/etc disk.img:/etc.before      within a volume: shares its data
+  butterfs copy ~/photos /mnt                         onto a mount: as fast as into a volume
 
 An existing directory as destination gets the sources put into it; of DIR/. it
 gets what is in DIR. Directories are merged, files replaced. Within a volume the
@@ -61,7 +66,8 @@ pub struct Copy {
     /// completely.
     #[arg(short = 'a', long, visible_short_aliases = ['r', 'R', 'p'])]
     archive: bool,
-    /// Sources and then the destination; one side is VOLUME:/path.
+    /// Sources and then the destination; one side is VOLUME:/path, or the
+    /// destination is on a mount.
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
     words: Vec<OsString>,
 }
@@ -73,6 +79,15 @@ impl Copy {
             return fail("sources and a destination are needed; see `butterfs copy --help`");
         };
         let places: Vec<Option<Place>> = sources.iter().map(Place::parse).collect();
+        if places.iter().all(Option::is_none) && self.is_plain() {
+            let mut place = Place {
+                volume: destination.into(),
+                path: "/".into(),
+            };
+            if let Some(found) = on_mount::find(vec![(&mut place, Ending::Destination)])? {
+                return sent::copy(sources, place, found, (self.no_owner, self.quiet));
+            }
+        }
         let mut tally = Tally::new(self.quiet, OnUndone::GoesOn)?;
         match Place::parse(destination) {
             Some(place) => {
@@ -117,6 +132,12 @@ impl Copy {
             );
         }
         tally.left_out.ended("copied")
+    }
+
+    /// Whether no option is for a volume that the command opens.
+    fn is_plain(&self) -> bool {
+        let part = self.part.part();
+        self.options.is_empty() && self.subvolid.is_none() && part == Part::Whole
     }
 
     /// Copies within a volume. The copies share their data.

@@ -2,18 +2,23 @@
 
 use crate::changes::Start;
 use crate::fail::{Done, Failure};
+use crate::files_bar::FilesBar;
+use crate::ground::Ground;
+use crate::left_out::{LeftOut, Undone};
+use crate::on_mount::{Ending, OnFiles};
 use crate::output;
 use crate::place::Place;
+use crate::service::Effect;
 use crate::sizes;
-use butterfs::{InodeId, Walk};
+use butterfs::{InodeId, Walk, WalkEntry, walk};
 use clap::Args;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 
-/// Sums up the sizes of files below directories of a volume that is not
-/// mounted.
-#[derive(Args, Debug)]
+/// Sums up the sizes of files below directories, in a volume or on a mount.
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(
     disable_help_flag = true,
     after_help = "Examples:
@@ -43,25 +48,65 @@ pub struct Du {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
     #[command(flatten)]
+    #[serde(skip)]
     start: Start,
-    /// VOLUME:/path, one or more; the root without a path.
+    /// VOLUME:/path, one or more, or paths on a mount; the root without a path.
     #[arg(required = true)]
     places: Vec<Place>,
 }
 
-impl Du {
-    /// Runs it.
-    pub fn run(self) -> Done {
-        let mut out = BufWriter::new(output::own());
+impl OnFiles for Du {
+    const TAG: &'static str = "FilesDu";
+
+    fn start(&self) -> &Start {
+        &self.start
+    }
+
+    fn places(&mut self) -> Vec<(&mut Place, Ending)> {
+        let places = self.places.iter_mut();
+        places.map(|place| (place, Ending::Entry)).collect()
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn here(self) -> Done {
+        let mut out = BufWriter::new(output::standard());
         for place in &self.places {
-            self.sum(place, &mut out)?;
+            let volume = self.start.open(place)?;
+            let ground = Ground::opened(&volume);
+            let left_out = LeftOut::new(ground.when_unreadable(), &FilesBar::new(true));
+            self.sum(&ground, place, (&mut out, &left_out))?;
         }
         Ok(out.flush()?)
     }
 
-    fn sum(&self, place: &Place, out: &mut impl Write) -> Done {
-        let volume = self.start.open(place)?;
-        let start = volume.resolve(place.path.as_bytes())?;
+    fn on(&self, ground: &Ground<'_>) -> Done {
+        let mut out = BufWriter::new(output::standard());
+        let left_out = LeftOut::new(ground.when_unreadable(), &FilesBar::new(true));
+        for place in &self.places {
+            self.sum(ground, place, (&mut out, &left_out))?;
+        }
+        out.flush()?;
+        left_out.ended("summed up")
+    }
+}
+
+impl Du {
+    fn sum(
+        &self,
+        ground: &Ground<'_>,
+        place: &Place,
+        (out, left_out): (&mut impl Write, &LeftOut),
+    ) -> Done {
+        let start = match ground.is_mounted() {
+            true => left_out.entry(place, ground.find(place))?,
+            false => Some(ground.find(place).map_err(Undone::into_failure)?),
+        };
+        let Some(start) = start else {
+            return Ok(());
+        };
         let most = match self.summarize {
             true => 0,
             false => self.max_depth.unwrap_or(usize::MAX),
@@ -69,7 +114,7 @@ impl Du {
         // Sums of the directories that are shown, and of the start.
         let mut sums: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
         let mut counted: BTreeSet<InodeId> = BTreeSet::new();
-        volume.walk::<Failure>(start, &mut |entry| {
+        let mut visit = |entry: &WalkEntry| {
             let of = &entry.attributes;
             let depth = depth(&entry.path);
             if of.is_directory() && depth <= most {
@@ -90,6 +135,9 @@ impl Du {
                 sums.insert(Vec::new(), bytes);
             }
             Ok(Walk::Enter)
+        };
+        walk::<Failure>(ground.calls, start, &mut visit, &mut |error| {
+            unread(ground, left_out, (place, error))
         })?;
         // The content of a directory comes before the directory, as with du(1).
         for (path, sum) in sums.iter().rev() {
@@ -108,6 +156,18 @@ impl Du {
             out.write_all(b"\n")?;
         }
         Ok(())
+    }
+}
+
+/// Notes what cannot be read. In a volume it ends the command.
+pub fn unread(
+    ground: &Ground<'_>,
+    left_out: &LeftOut,
+    (place, error): (&Place, butterfs::Error),
+) -> Done {
+    match ground.is_mounted() {
+        true => left_out.undone(Undone::from(error).at(place)),
+        false => Err(error.into()),
     }
 }
 

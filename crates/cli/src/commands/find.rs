@@ -3,18 +3,25 @@
 use super::list::permissions;
 use crate::changes::Start;
 use crate::dates::date;
-use crate::fail::{Done, Failure, fail};
+use crate::fail::{Done, fail};
+use crate::files_bar::FilesBar;
+use crate::ground::Ground;
+use crate::left_out::{LeftOut, Undone};
+use crate::on_mount::{Ending, OnFiles};
 use crate::output;
 use crate::place::Place;
+use crate::service::Effect;
 use crate::sizes;
-use butterfs::{Attributes, Walk, WalkEntry};
+use butterfs::{Attributes, FileType, InodeId};
 use clap::{Args, ValueEnum};
+use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Finds files of a volume that is not mounted; all conditions must hold.
-#[derive(Args, Debug)]
+/// Finds files, in a volume or on a mount; all conditions must hold.
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs find disk.img:/etc -name '*.conf' -type f
   butterfs find disk.img --size +1m --newer-than 7
@@ -55,13 +62,14 @@ pub struct Find {
     #[arg(short = '0', long, conflicts_with = "ls")]
     print0: bool,
     #[command(flatten)]
+    #[serde(skip)]
     start: Start,
-    /// VOLUME:/path, one or more; the root without a path.
+    /// VOLUME:/path, one or more, or paths on a mount; the root without a path.
     #[arg(required = true)]
     places: Vec<Place>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
 enum Kind {
     #[value(name = "f")]
     File,
@@ -80,20 +88,20 @@ enum Kind {
 }
 
 impl Kind {
-    const fn mode(self) -> u32 {
+    const fn file_type(self) -> FileType {
         match self {
-            Self::File => libc::S_IFREG,
-            Self::Directory => libc::S_IFDIR,
-            Self::Link => libc::S_IFLNK,
-            Self::CharDevice => libc::S_IFCHR,
-            Self::BlockDevice => libc::S_IFBLK,
-            Self::Fifo => libc::S_IFIFO,
-            Self::Socket => libc::S_IFSOCK,
+            Self::File => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::Link => FileType::Symlink,
+            Self::CharDevice => FileType::CharDevice,
+            Self::BlockDevice => FileType::BlockDevice,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
         }
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 enum Bound {
     Is(u64),
     Above(u64),
@@ -118,71 +126,174 @@ impl Bound {
     }
 }
 
-impl Find {
-    /// Runs it.
-    pub fn run(self) -> Done {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-        let mut out = BufWriter::new(output::own());
+impl OnFiles for Find {
+    const TAG: &'static str = "Find";
+
+    fn start(&self) -> &Start {
+        &self.start
+    }
+
+    fn places(&mut self) -> Vec<(&mut Place, Ending)> {
+        let places = self.places.iter_mut();
+        places.map(|place| (place, Ending::Entry)).collect()
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn here(self) -> Done {
+        let mut out = BufWriter::new(output::standard());
         for place in &self.places {
             let volume = self.start.open(place)?;
-            let start = volume.resolve(place.path.as_bytes())?;
-            let top = place.path.as_bytes();
-            let mut missing = true;
-            volume.walk::<Failure>(start, &mut |entry| {
-                missing = false;
-                let path = joined(top, &entry.path);
-                if self.matches(&path, &entry.attributes, now) {
-                    self.print(&mut out, &path, &entry.attributes)?;
-                }
-                Ok(match self.is_deep_enough(entry) {
-                    true => Walk::Skip,
-                    false => Walk::Enter,
-                })
-            })?;
-            if missing {
-                return fail(format!("{place}: nothing is there"));
-            }
+            let ground = Ground::opened(&volume);
+            let left_out = LeftOut::new(ground.when_unreadable(), &FilesBar::new(true));
+            self.search(&ground, place, (&mut out, &left_out))?;
         }
         Ok(out.flush()?)
     }
 
-    fn is_deep_enough(&self, entry: &WalkEntry) -> bool {
-        let depth = match entry.path.is_empty() {
-            true => 0,
-            false => 1 + entry.path.iter().filter(|byte| **byte == b'/').count(),
+    fn on(&self, ground: &Ground<'_>) -> Done {
+        let mut out = BufWriter::new(output::standard());
+        let left_out = LeftOut::new(ground.when_unreadable(), &FilesBar::new(true));
+        for place in &self.places {
+            self.search(ground, place, (&mut out, &left_out))?;
+        }
+        out.flush()?;
+        left_out.ended("searched")
+    }
+}
+
+/// What is still to be looked at.
+struct Waiting {
+    /// Path below the start.
+    path: Vec<u8>,
+    id: InodeId,
+    kind: FileType,
+    depth: usize,
+}
+
+impl Find {
+    fn search(
+        &self,
+        ground: &Ground<'_>,
+        place: &Place,
+        (out, left_out): (&mut impl Write, &LeftOut),
+    ) -> Done {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+        let top = place.path.as_bytes();
+        let unread = |path: &[u8], error| {
+            let error = butterfs::Error::at(path, error);
+            super::du::unread(ground, left_out, (place, error))
         };
-        self.maxdepth.is_some_and(|most| depth >= most)
+        let start = match ground.find(place) {
+            Err(undone) if ground.is_mounted() => return left_out.undone(undone.at(place)),
+            found => found.map_err(Undone::into_failure)?,
+        };
+        let mode = ground.calls.attributes(start)?.mode;
+        let mut waiting = vec![Waiting {
+            path: Vec::new(),
+            id: start,
+            kind: kind_of(mode),
+            depth: 0,
+        }];
+        // A directory has one name; one that is met again would be walked
+        // without end.
+        let mut entered = HashSet::new();
+        while let Some(Waiting {
+            path: below,
+            id,
+            kind,
+            depth,
+        }) = waiting.pop()
+        {
+            let path = joined(top, &below);
+            if self.matches(&path, kind) {
+                let of = match self.needs_attributes() {
+                    true => match ground.calls.attributes(id) {
+                        Ok(of) => Some(of),
+                        Err(error) => {
+                            unread(&below, error)?;
+                            continue;
+                        }
+                    },
+                    false => None,
+                };
+                if of
+                    .as_ref()
+                    .is_none_or(|of| self.matches_attributes(of, now))
+                {
+                    self.print(out, &path, of.as_ref())?;
+                }
+            }
+            let is_deep = self.maxdepth.is_some_and(|most| depth >= most);
+            if kind != FileType::Directory || is_deep {
+                continue;
+            }
+            if !entered.insert(id) && !butterfs::is_absent_subvolume(id) {
+                return fail(format!(
+                    "{place}: a directory has two names; check the volume"
+                ));
+            }
+            let mut children = Vec::new();
+            if let Err(error) = ground.calls.list_to(id, &mut children) {
+                unread(&below, error)?;
+            }
+            waiting.extend(children.into_iter().rev().map(|child| Waiting {
+                path: match below.is_empty() {
+                    true => child.name,
+                    false => [&below[..], b"/", &child.name].concat(),
+                },
+                id: child.target.inode,
+                kind: child.target.kind,
+                depth: depth + 1,
+            }));
+        }
+        Ok(())
     }
 
-    fn matches(&self, path: &[u8], of: &Attributes, now: u64) -> bool {
-        const DAY: u64 = 86_400;
+    /// Whether names and kinds of files do not suffice.
+    const fn needs_attributes(&self) -> bool {
+        self.ls
+            || self.size.is_some()
+            || self.uid.is_some()
+            || self.gid.is_some()
+            || self.newer_than.is_some()
+    }
+
+    fn matches(&self, path: &[u8], kind: FileType) -> bool {
         let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
         let matches = |pattern: &Option<String>, text: &[u8]| {
             let is_like = |pattern: &String| like(pattern.as_bytes(), text);
             pattern.as_ref().is_none_or(is_like)
         };
-        let iname = self
-            .iname
-            .as_ref()
-            .map(|pattern| pattern.to_ascii_lowercase());
+        let is_named = || match &self.iname {
+            None => true,
+            Some(pattern) => {
+                let pattern = pattern.to_ascii_lowercase();
+                like(pattern.as_bytes(), &name.to_ascii_lowercase())
+            }
+        };
+        self.kind.is_none_or(|wanted| kind == wanted.file_type())
+            && matches(&self.name, name)
+            && is_named()
+            && matches(&self.path, path)
+    }
+
+    fn matches_attributes(&self, of: &Attributes, now: u64) -> bool {
+        const DAY: u64 = 86_400;
         let is_new = |days: u32| {
             let since = now.saturating_sub(u64::from(days) * DAY);
             of.mtime.seconds >= i64::try_from(since).unwrap_or(i64::MAX)
         };
-        matches(&self.name, name)
-            && matches(&iname, &name.to_ascii_lowercase())
-            && matches(&self.path, path)
-            && self
-                .kind
-                .is_none_or(|kind| of.mode & libc::S_IFMT == kind.mode())
-            && self.size.is_none_or(|bound| bound.holds(of.size))
+        self.size.is_none_or(|bound| bound.holds(of.size))
             && self.uid.is_none_or(|uid| of.uid == uid)
             && self.gid.is_none_or(|gid| of.gid == gid)
             && self.newer_than.is_none_or(is_new)
     }
 
-    fn print(&self, out: &mut impl Write, path: &[u8], of: &Attributes) -> Done {
-        if self.ls {
+    fn print(&self, out: &mut impl Write, path: &[u8], of: Option<&Attributes>) -> Done {
+        if let Some(of) = of.filter(|_| self.ls) {
             write!(
                 out,
                 "{} {:>5} {:>5} {:>10} {} ",
@@ -195,6 +306,19 @@ impl Find {
         }
         out.write_all(path)?;
         Ok(out.write_all(if self.print0 { b"\0" } else { b"\n" })?)
+    }
+}
+
+/// The kind that a mode says.
+const fn kind_of(mode: u32) -> FileType {
+    match mode & libc::S_IFMT {
+        libc::S_IFDIR => FileType::Directory,
+        libc::S_IFLNK => FileType::Symlink,
+        libc::S_IFCHR => FileType::CharDevice,
+        libc::S_IFBLK => FileType::BlockDevice,
+        libc::S_IFIFO => FileType::Fifo,
+        libc::S_IFSOCK => FileType::Socket,
+        _ => FileType::Regular,
     }
 }
 

@@ -1,18 +1,23 @@
 //! `butterfs rm`.
 
-use crate::changes::{Start, name_of};
+use crate::changes::Start;
 use crate::fail::{Done, Failure};
 use crate::files_bar::FilesBar;
+use crate::ground::Ground;
 use crate::left_out::{LeftOut, OnUndone, Undone};
+use crate::on_mount::{Ending, OnFiles};
 use crate::place::Place;
-use butterfs::{FileType, FsError, Volume};
+use crate::service::Effect;
+use butterfs::{FileType, FsError, remove_tree};
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
-/// Removes files and directories from a volume that is not mounted.
-#[derive(Args, Debug)]
+/// Removes files and directories, in a volume or on a mount.
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs rm disk.img:/etc/nologin
   butterfs rm -r disk.img:/var/cache/apt
+  butterfs rm -r /mnt/var/cache/apt       on a mount: as fast as in a volume
 
 What cannot be removed is named, all else is removed, and the exit code is 1. A directory that
 holds a subvolume stays whole; `butterfs subvolume delete` deletes subvolumes.")]
@@ -24,33 +29,53 @@ pub struct Rm {
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
+    #[serde(skip)]
     start: Start,
-    /// VOLUME:/path, one or more, in one volume.
+    /// VOLUME:/path or paths on a mount, one or more, in one volume.
     #[arg(required = true)]
     places: Vec<Place>,
 }
 
-impl Rm {
-    /// Runs it.
-    pub fn run(self) -> Done {
-        self.start.change(&self.places, |volume| {
-            let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
-            for place in &self.places {
-                self.remove(volume, place, &left_out)
-                    .or_else(|undone| left_out.undone(undone))?;
-            }
-            left_out.ended("removed")
-        })
+impl OnFiles for Rm {
+    const TAG: &'static str = "Rm";
+
+    fn start(&self) -> &Start {
+        &self.start
     }
 
-    fn remove(&self, volume: &Volume, place: &Place, left_out: &LeftOut) -> Result<(), Undone> {
-        let (parent, name) = match name_of(volume, place) {
+    fn places(&mut self) -> Vec<(&mut Place, Ending)> {
+        let places = self.places.iter_mut();
+        places.map(|place| (place, Ending::Name)).collect()
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Changes
+    }
+
+    fn here(self) -> Done {
+        let work = |volume: &_| self.on(&Ground::opened(volume));
+        self.start.change(&self.places, work)
+    }
+
+    fn on(&self, ground: &Ground<'_>) -> Done {
+        let left_out = LeftOut::new(OnUndone::GoesOn, &FilesBar::new(true));
+        for place in &self.places {
+            self.remove(ground, place, &left_out)
+                .or_else(|undone| left_out.undone(undone))?;
+        }
+        left_out.ended("removed")
+    }
+}
+
+impl Rm {
+    fn remove(&self, ground: &Ground<'_>, place: &Place, left_out: &LeftOut) -> Result<(), Undone> {
+        let (parent, name) = match ground.name_of(place) {
             // A directory on the way is missing, and with it the file.
-            Err(_) if self.force && volume.attributes(parent_path(place)).is_err() => return Ok(()),
-            found => found.map_err(Undone::Entry)?,
+            Err(_) if self.force && ground.lacks_way(place) => return Ok(()),
+            Err(undone) if ground.is_mounted() => return Err(undone.at(place)),
+            found => found?,
         };
-        let files = volume.files();
-        let found = match files.lookup(parent, name) {
+        let found = match ground.calls.lookup(parent, name) {
             Err(FsError::NotFound) if self.force => return Ok(()),
             found => found.map_err(|error| Undone::from(error).at(place))?,
         };
@@ -66,18 +91,9 @@ impl Rm {
                 "{place} is a directory; -r removes it with all below"
             ))));
         }
-        let removed = volume.remove_tree_where_possible::<Failure>(parent, name, &mut |error| {
+        let removed = remove_tree::<Failure>(ground.calls, (parent, name), &mut |error| {
             left_out.undone(Undone::from(error).at(place))
         });
         Ok(removed?)
     }
-}
-
-/// The path up to its last name.
-fn parent_path(place: &Place) -> &[u8] {
-    use std::os::unix::ffi::OsStrExt;
-    let path = place.path.as_bytes();
-    let end = path.iter().rposition(|byte| *byte != b'/').unwrap_or(0);
-    let cut = path[..end].iter().rposition(|byte| *byte == b'/');
-    &path[..cut.unwrap_or(0)]
 }

@@ -1,4 +1,4 @@
-//! `butterfs tar`: archives out of and into volumes that are not mounted.
+//! `butterfs tar`: archives out of and into volumes, mounted or not.
 //!
 //! Kept in both directions: type, mode, owner, time of the last change to the
 //! nanosecond, extended attributes and ACLs, hard links, device numbers.
@@ -6,6 +6,8 @@
 pub mod archive;
 mod create;
 mod extract;
+mod fill;
+mod sent;
 
 use crate::changes::Start;
 use crate::fail::Done;
@@ -13,12 +15,15 @@ use crate::place::Place;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
-/// Reads and writes tar archives of files of a volume that is not mounted.
+pub use sent::Order;
+
+/// Reads and writes tar archives of files of a volume.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs tar create -f etc.tar disk.img:/etc
   butterfs tar create disk.img:/ | zstd > all.tar.zst
-  butterfs tar extract -f rootfs.tar.gz disk.img:/")]
+  butterfs tar extract -f rootfs.tar.gz disk.img:/
+  butterfs tar extract -f rootfs.tar.gz /mnt/root     on a mount: as fast as in a volume")]
 pub struct Tar {
     #[command(subcommand)]
     what: What,
@@ -58,7 +63,8 @@ struct Extract {
     no_owner: bool,
     #[command(flatten)]
     start: Start,
-    /// VOLUME:/path of the directory; the root without a path.
+    /// VOLUME:/path of the directory, or a directory on a mount; the root without
+    /// a path.
     place: Place,
 }
 

@@ -1,17 +1,22 @@
 //! `butterfs tree`.
 
 use crate::changes::Start;
-use crate::fail::{Context, Done};
+use crate::fail::{Context, Done, Failure};
+use crate::files_bar::FilesBar;
+use crate::ground::Ground;
+use crate::left_out::{LeftOut, Undone};
+use crate::on_mount::{Ending, OnFiles};
 use crate::output;
 use crate::place::Place;
+use crate::service::Effect;
 use crate::sizes;
-use butterfs::{InodeId, ListedEntry, Volume};
+use butterfs::{InodeId, ListedEntry};
 use clap::Args;
+use serde::{Deserialize, Serialize};
 use std::io::{BufWriter, Write};
-use std::os::unix::ffi::OsStrExt;
 
-/// Draws directories of a volume that is not mounted, by name.
-#[derive(Args, Debug)]
+/// Draws directories by name, in a volume or on a mount.
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(
     disable_help_flag = true,
     after_help = "Example:
@@ -31,8 +36,9 @@ pub struct Tree {
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
     #[command(flatten)]
+    #[serde(skip)]
     start: Start,
-    /// VOLUME:/path; the root without a path.
+    /// VOLUME:/path, or a path on a mount; the root without a path.
     place: Place,
 }
 
@@ -50,19 +56,37 @@ struct Counts {
     files: u64,
 }
 
-impl Tree {
-    /// Runs it.
-    pub fn run(self) -> Done {
+impl OnFiles for Tree {
+    const TAG: &'static str = "Tree";
+
+    fn start(&self) -> &Start {
+        &self.start
+    }
+
+    fn places(&mut self) -> Vec<(&mut Place, Ending)> {
+        vec![(&mut self.place, Ending::Followed)]
+    }
+
+    fn effect(&self) -> Effect {
+        Effect::Reads
+    }
+
+    fn here(self) -> Done {
         let volume = self.start.open(&self.place)?;
-        let start = volume.resolve(&[self.place.path.as_bytes(), b"/"].concat())?;
-        let mut out = BufWriter::new(output::own());
+        self.on(&Ground::opened(&volume))
+    }
+
+    fn on(&self, ground: &Ground<'_>) -> Done {
+        let start = ground.followed(&self.place).map_err(Undone::into_failure)?;
+        let mut out = BufWriter::new(output::standard());
         writeln!(out, "{}", self.place)?;
+        let left_out = LeftOut::new(ground.when_unreadable(), &FilesBar::new(true));
         let mut counts = Counts::default();
-        let mut waiting = self.children(&volume, start, "", 1)?;
+        let mut waiting = self.children(ground, start, ("", 1))?;
         // A directory that lies in itself ends here, because no path is deeper.
         const LEVELS_MAX: usize = 4096;
         while let Some(Waiting { entry, lead, level }) = waiting.pop() {
-            let of = volume.files().attributes(entry.target.inode)?;
+            let of = ground.calls.attributes(entry.target.inode)?;
             write!(out, "{lead}")?;
             if self.human_readable {
                 write!(out, "[{:>5}]  ", sizes::short(of.size))?;
@@ -71,7 +95,7 @@ impl Tree {
             match of.mode & libc::S_IFMT {
                 libc::S_IFLNK => {
                     out.write_all(b" -> ")?;
-                    out.write_all(&volume.files().read_link(of.id)?)?;
+                    out.write_all(&ground.calls.read_link(of.id)?)?;
                 }
                 libc::S_IFDIR if entry.target.subvolume => write!(out, "  (subvolume)")?,
                 _ => {}
@@ -84,7 +108,10 @@ impl Tree {
             counts.directories += 1;
             if level < self.levels.unwrap_or(LEVELS_MAX).min(LEVELS_MAX) {
                 let below = lead.replace("├── ", "│   ").replace("└── ", "    ");
-                waiting.extend(self.children(&volume, of.id, &below, level + 1)?);
+                let children = self.children(ground, of.id, (&below, level + 1));
+                let name = String::from_utf8_lossy(&entry.name).into_owned();
+                let children = children.map_err(Undone::Entry);
+                waiting.extend(left_out.entry(name, children)?.unwrap_or_default());
             }
         }
         let Counts { directories, files } = counts;
@@ -92,18 +119,20 @@ impl Tree {
             true => writeln!(out, "\n{directories} directories")?,
             false => writeln!(out, "\n{directories} directories, {files} files")?,
         }
-        Ok(out.flush()?)
+        out.flush()?;
+        left_out.ended("drawn")
     }
+}
 
+impl Tree {
     /// What lies in a directory, the last name first.
     fn children(
         &self,
-        volume: &Volume,
+        ground: &Ground<'_>,
         id: InodeId,
-        lead: &str,
-        level: usize,
-    ) -> Result<Vec<Waiting>, crate::fail::Failure> {
-        let mut entries = volume.list(id).context(&self.place)?;
+        (lead, level): (&str, usize),
+    ) -> Result<Vec<Waiting>, Failure> {
+        let mut entries = ground.calls.list(id).context(&self.place)?;
         if self.directories {
             entries.retain(|entry| entry.target.kind == butterfs::FileType::Directory);
         }

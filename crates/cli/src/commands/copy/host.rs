@@ -6,6 +6,7 @@
 //! error at its place, and decides what becomes of it. The walk goes on behind
 //! it.
 
+use super::facts::Facts;
 use crate::fail::{Context, Failure, fail};
 use crate::left_out::Undone;
 use butterfs::Volume;
@@ -43,10 +44,20 @@ pub(super) struct Entry {
     pub(super) directory: usize,
     /// Its name there.
     pub(super) name: Vec<u8>,
-    pub(super) metadata: Metadata,
+    pub(super) facts: Facts,
     pub(super) attributes: Vec<Attribute>,
     /// Target of a symbolic link.
     pub(super) target: PathBuf,
+}
+
+impl Entry {
+    /// Bytes that it takes in memory, about.
+    pub(super) fn size(&self) -> usize {
+        let attributes = self.attributes.iter();
+        let attributes = attributes.map(|(name, value)| name.len() + value.len() + 64);
+        let names = self.path.as_os_str().len() + self.name.len() + self.target.as_os_str().len();
+        size_of::<Self>() + names + attributes.sum::<usize>()
+    }
 }
 
 /// What a walk came by.
@@ -95,45 +106,61 @@ enum Message {
 /// Nobody takes what a walk gives.
 struct Unwanted;
 
+/// Something to copy, one event after the other.
+pub(super) trait Source {
+    /// The next event; `None` at the end of the walk.
+    fn next(&mut self) -> Result<Option<Event>, Failure>;
+
+    /// Passes over what is left of the file that is being read.
+    fn skip_file(&mut self) -> Result<(), Failure>;
+
+    /// A walk over a file that came before, if it can be read once more.
+    fn again(&self, entry: &Entry) -> Result<Option<Ahead>, Failure>;
+}
+
 /// A walk over the host, by a thread of its own.
 pub(super) struct Ahead {
     batches: Receiver<Vec<Message>>,
     batch: std::vec::IntoIter<Message>,
     /// The last entry was a file whose end did not come yet.
     is_in_file: bool,
+    own: Arc<Files>,
 }
 
 impl Ahead {
-    /// Walks over `host` and everything below it. Its root gets the name
-    /// `name`. The files in `own` hold the volume, and are not copied into it.
-    pub(super) fn new(host: PathBuf, name: Vec<u8>, own: Arc<Files>) -> Result<Self, Failure> {
+    /// Walks over `host` and everything below it. Its root gets its name from
+    /// whoever copies it. The files in `own` hold the volume, and are not copied
+    /// into it.
+    pub(super) fn new(host: PathBuf, own: Arc<Files>) -> Result<Self, Failure> {
         let (sender, batches) = sync_channel(BATCHES);
+        let walked = Arc::clone(&own);
         std::thread::Builder::new()
             .name("read host".into())
-            .spawn(move || walk(host, name, own, sender))
+            .spawn(move || walk(host, walked, sender))
             .context("a thread")?;
         Ok(Self {
             batches,
             batch: Vec::new().into_iter(),
             is_in_file: false,
+            own,
         })
     }
+}
 
-    /// Passes over what is left of the file that is being read.
-    pub(super) fn skip_file(&mut self) -> Result<(), Failure> {
+impl Source for Ahead {
+    fn skip_file(&mut self) -> Result<(), Failure> {
         while self.is_in_file {
             self.next()?;
         }
         Ok(())
     }
 
-    /// The next event; `None` at the end of the walk.
-    pub(super) fn next(&mut self) -> Result<Option<Event>, Failure> {
+    fn next(&mut self) -> Result<Option<Event>, Failure> {
         loop {
             match self.batch.next() {
                 Some(Message::Event(event)) => {
                     self.is_in_file = match &event {
-                        Event::Entry(entry) => entry.metadata.is_file(),
+                        Event::Entry(entry) => entry.facts.is_file(),
                         Event::Data(..) => true,
                         Event::End | Event::Failed(_) | Event::LeftOut(_) => false,
                     };
@@ -154,9 +181,13 @@ impl Ahead {
             }
         }
     }
+
+    fn again(&self, entry: &Entry) -> Result<Option<Ahead>, Failure> {
+        Self::new(entry.path.clone(), Arc::clone(&self.own)).map(Some)
+    }
 }
 
-fn walk(host: PathBuf, name: Vec<u8>, own: Arc<Files>, batches: SyncSender<Vec<Message>>) {
+fn walk(host: PathBuf, own: Arc<Files>, batches: SyncSender<Vec<Message>>) {
     let mut walk = Walk {
         batches,
         batch: Vec::new(),
@@ -167,7 +198,7 @@ fn walk(host: PathBuf, name: Vec<u8>, own: Arc<Files>, batches: SyncSender<Vec<M
         names: vec![0; ATTRIBUTES_MAX],
         value: vec![0; ATTRIBUTES_MAX],
     };
-    if walk.run(host, name).is_err() {
+    if walk.run(host).is_err() {
         return;
     }
     walk.batch.push(Message::Ended);
@@ -227,8 +258,8 @@ impl Walk {
         Ok(())
     }
 
-    fn run(&mut self, host: PathBuf, name: Vec<u8>) -> Result<(), Unwanted> {
-        let mut waiting = vec![(host, 0, name)];
+    fn run(&mut self, host: PathBuf) -> Result<(), Unwanted> {
+        let mut waiting = vec![(host, 0, Vec::new())];
         while let Some((path, directory, name)) = waiting.pop() {
             let Opened {
                 metadata,
@@ -261,7 +292,7 @@ impl Walk {
                 path: path.clone(),
                 directory,
                 name,
-                metadata,
+                facts: Facts::from(&metadata),
                 attributes,
                 target,
             })))?;

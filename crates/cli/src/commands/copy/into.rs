@@ -4,28 +4,31 @@
 //! one makes inodes and names, one brings the data of complete files to the
 //! device.
 
-use super::host::{Ahead, Entry, Event, Files, files_of, holds_volume};
+use super::facts::Facts;
+use super::host::{Ahead, Entry, Event, Source, files_of, holds_volume};
 use super::tally::Tally;
 use crate::changes::verify_is_name_of_file;
 use crate::fail::{Context, Done, Failure, fail};
+use crate::frames::Kept;
+use crate::ground::Ground;
 use crate::left_out::Undone;
 use crate::place::Place;
 use crate::whole_file::name_beside;
 use butterfs::{
-    Flusher, FsError, Inode, InodeFlags, InodeId, NewInode, OldName, Owner, RenameMode,
-    SetAttributes, SetMode, SetTime, Timespec, Volume,
+    Flusher, FsError, Inode, InodeFlags, InodeId, NewInode, Owner, RenameMode, SetAttributes,
+    SetTime, Volume,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
-use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
-struct Work<'a> {
-    volume: &'a Volume,
+/// Copying into a volume or a mount.
+pub(super) struct Work<'a> {
+    ground: Ground<'a>,
     /// Flags of what is made, by paths on the host.
     flags: Option<&'a HashMap<PathBuf, InodeFlags>>,
     /// Who owns the copies; `None` keeps the owners of the originals.
@@ -37,8 +40,8 @@ struct Work<'a> {
     unlinked: HashSet<(u64, u64)>,
     flusher: Flusher,
     tally: &'a mut Tally,
-    /// Files that hold the volume.
-    own: Arc<Files>,
+    /// What a server keeps of what it is sent.
+    kept: Kept,
 }
 
 /// How the root of a new volume is filled.
@@ -53,26 +56,45 @@ pub struct Filled<'a> {
 impl Filled<'_> {
     /// Copies what is in `directory`; the root gets its metadata.
     pub fn copy_into_root(&self, directory: &Path, tally: &mut Tally) -> Done {
-        let mut work = Work {
-            volume: self.volume,
-            flags: Some(self.flags),
-            owner: None,
-            linked: HashMap::new(),
-            unlinked: HashSet::new(),
-            flusher: Flusher::new(self.volume.files()),
-            tally,
-            own: Arc::new(files_of(self.volume, None)),
-        };
-        work.copy(directory, Target::Directory(self.volume.files().root()))
+        let mut work = Work::new(Ground::opened(self.volume), None, tally);
+        work.flags = Some(self.flags);
+        let own = Arc::new(files_of(self.volume, None));
+        let mut host = Ahead::new(directory.to_path_buf(), own)?;
+        work.copy(&mut host, Target::Directory(self.volume.files().root()))
     }
 }
 
 /// Where a copy goes.
-enum Target<'a> {
+pub(super) enum Target<'a> {
     /// It gets a name in a directory.
     Named(InodeId, &'a [u8]),
     /// A directory becomes this one.
     Directory(InodeId),
+}
+
+/// A source as its name tells.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(super) struct Named {
+    /// The name of a copy in a directory; `None` for the root of the host.
+    name: Option<OsString>,
+    /// What is in the directory is meant, not the directory.
+    is_content: bool,
+    /// Something else than a directory.
+    is_file: bool,
+}
+
+impl Named {
+    /// What the name of a source on the host tells.
+    pub(super) fn of(source: &OsStr) -> Result<Self, Failure> {
+        let host = Path::new(source);
+        let is_content = source == "." || source.as_bytes().ends_with(b"/.");
+        let absolute = std::path::absolute(host).context(host.display())?;
+        Ok(Self {
+            name: absolute.file_name().map(OsStr::to_owned),
+            is_content: is_content && host.is_dir(),
+            is_file: std::fs::symlink_metadata(host).is_ok_and(|host| !host.is_dir()),
+        })
+    }
 }
 
 /// Copies all `sources` to `place`.
@@ -83,72 +105,76 @@ pub fn copy(
     owner: Option<Owner>,
     tally: &mut Tally,
 ) -> Done {
-    let mut work = Work {
-        volume,
-        flags: None,
-        owner,
-        linked: HashMap::new(),
-        unlinked: HashSet::new(),
-        flusher: Flusher::new(volume.files()),
-        tally,
-        own: Arc::new(files_of(volume, Some(&place.volume))),
-    };
+    let own = Arc::new(files_of(volume, Some(&place.volume)));
     for source in sources.iter().map(Path::new) {
         if std::fs::symlink_metadata(source)
-            .is_ok_and(|found| work.own.contains(&(found.dev(), found.ino())))
+            .is_ok_and(|found| own.contains(&(found.dev(), found.ino())))
         {
             return Err(holds_volume(source));
         }
     }
-    let path = place.path.as_bytes();
-    // A slash makes a link to a directory be followed.
-    let existing = match volume.resolve(&[path, b"/"].concat()) {
-        Ok(id) => volume
-            .files()
-            .attributes(id)
-            .context(place)?
-            .is_directory()
-            .then_some(id),
-        Err(_) => None,
+    let named: Result<Vec<Named>, Failure> = sources.iter().map(|word| Named::of(word)).collect();
+    let mut work = Work::new(Ground::opened(volume), owner, tally);
+    let open = |at: usize| {
+        let host = sources.get(at).map(PathBuf::from).unwrap_or_default();
+        Ahead::new(host, Arc::clone(&own))
     };
-    for source in sources {
-        let host = Path::new(source);
-        let is_content = source == "." || source.as_bytes().ends_with(b"/.");
-        if let Some(directory) = existing.filter(|_| is_content && host.is_dir()) {
-            work.copy(host, Target::Directory(directory))?;
-        } else if let Some(directory) = existing {
-            let absolute = std::path::absolute(host).context(host.display())?;
-            match absolute.file_name() {
-                Some(name) => work.copy(host, Target::Named(directory, name.as_bytes()))?,
-                None => return fail(format!("{} has no name", host.display())),
-            }
-        } else if sources.len() == 1 {
-            if std::fs::symlink_metadata(host).is_ok_and(|host| !host.is_dir()) {
-                verify_is_name_of_file(place)?;
-            }
-            let (parent, name) = volume.resolve_parent(path)?;
-            work.copy(host, Target::Named(parent, name))?;
-        } else {
-            return fail(format!("{place} is no directory"));
-        }
-    }
-    Ok(())
+    work.all(&named?, place, open)
 }
 
-impl Work<'_> {
-    fn copy(&mut self, host: &Path, target: Target<'_>) -> Done {
-        let name = match target {
-            Target::Named(_, name) => name.to_vec(),
-            Target::Directory(_) => Vec::new(),
-        };
-        let mut host = Ahead::new(host.to_path_buf(), name, Arc::clone(&self.own))?;
+impl<'a> Work<'a> {
+    /// Copies to `ground`, for `owner` or with the owners of the originals.
+    pub(super) fn new(ground: Ground<'a>, owner: Option<Owner>, tally: &'a mut Tally) -> Self {
+        Self {
+            ground,
+            flags: None,
+            owner,
+            linked: HashMap::new(),
+            unlinked: HashSet::new(),
+            flusher: Flusher::new(ground.volume.files()),
+            tally,
+            kept: Kept::default(),
+        }
+    }
+
+    /// Copies all sources to `place`. `open` gives each one's content, in their
+    /// order.
+    pub(super) fn all<S: Source>(
+        &mut self,
+        sources: &[Named],
+        place: &Place,
+        mut open: impl FnMut(usize) -> Result<S, Failure>,
+    ) -> Done {
+        let ground = self.ground;
+        let existing = ground.directory(place)?;
+        for (at, source) in sources.iter().enumerate() {
+            let target = match (existing, &source.name) {
+                (Some(directory), _) if source.is_content => Target::Directory(directory),
+                (Some(directory), Some(name)) => Target::Named(directory, name.as_bytes()),
+                (Some(_), None) => return fail("a source has no name"),
+                (None, _) if sources.len() == 1 => {
+                    if source.is_file {
+                        verify_is_name_of_file(place)?;
+                    }
+                    let named = ground.name_of(place).map_err(Undone::into_failure);
+                    let (parent, name) = named?;
+                    Target::Named(parent, name)
+                }
+                (None, _) => return fail(format!("{place} is no directory")),
+            };
+            self.copy(&mut open(at)?, target)?;
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, host: &mut impl Source, target: Target<'_>) -> Done {
         // Directories get their metadata after their content. Otherwise the
         // content would inherit their default ACLs and change their times. One
         // that is left out has none, and is left out with all below it.
         let mut directories: Vec<Option<(Arc<Inode>, Box<Entry>)>> = Vec::new();
         while let Some(event) = host.next()? {
             self.tally.check_interrupt()?;
-            let entry = match event {
+            let mut entry = match event {
                 Event::Entry(entry) => entry,
                 Event::LeftOut(undone) => {
                     self.tally.left_out.undone(undone)?;
@@ -159,21 +185,27 @@ impl Work<'_> {
                 }
             };
             let parent = match (entry.directory.checked_sub(1), &target) {
-                (None, Target::Named(parent, _)) => Some(*parent),
+                (None, Target::Named(parent, name)) => {
+                    entry.name = name.to_vec();
+                    Some(*parent)
+                }
                 (None, Target::Directory(root)) => {
-                    let root = self.volume.files().inode(*root)?;
+                    let root = self.ground.volume.files().inode(*root)?;
                     directories.push(Some((root, entry)));
                     continue;
                 }
-                (Some(at), _) => directories[at].as_ref().map(|(made, _)| made.id),
+                (Some(at), _) => match directories.get(at) {
+                    Some(made) => made.as_ref().map(|(made, _)| made.id),
+                    None => return fail("a file came before its directory"),
+                },
             };
-            let is_directory = entry.metadata.is_dir();
+            let is_directory = entry.facts.is_directory();
             let made = match parent {
                 None => None,
                 Some(parent) => {
                     let tried = match is_directory {
                         true => self.directory(&entry, parent).map(Some),
-                        false => self.file(&entry, parent, &mut host).map(|()| None),
+                        false => self.file(&entry, parent, host).map(|()| None),
                     };
                     self.tally.left_out.entry(entry.path.display(), tried)?
                 }
@@ -181,12 +213,14 @@ impl Work<'_> {
             host.skip_file()?;
             match made {
                 Some(_) => self.tally.file(),
-                None if !is_directory && entry.metadata.nlink() > 1 => {
-                    self.unlinked.insert(identity(&entry.metadata));
+                None if !is_directory && entry.facts.links > 1 => {
+                    self.keep(0)?;
+                    self.unlinked.insert(entry.facts.identity);
                 }
                 None => {}
             }
             if is_directory {
+                self.keep(entry.size())?;
                 directories.push(made.flatten().map(|inode| (inode, entry)));
             }
         }
@@ -197,27 +231,37 @@ impl Work<'_> {
         Ok(())
     }
 
+    /// Bounds what a server keeps for whoever sends files.
+    fn keep(&mut self, bytes: usize) -> Done {
+        /// An entry of a table.
+        const ENTRY: usize = 64;
+        match self.ground.is_mounted() {
+            true => self.kept.keep(bytes + ENTRY),
+            false => Ok(()),
+        }
+    }
+
     fn set_flags(&self, entry: &Entry, inode: &Inode) -> Result<(), FsError> {
         match self.flags.and_then(|flags| flags.get(&entry.path)) {
-            Some(flags) => self.volume.files().set_flags(inode, *flags),
+            Some(flags) => self.ground.volume.files().set_flags(inode, *flags),
             None => Ok(()),
         }
     }
 
-    fn owner(&self, metadata: &Metadata) -> Owner {
+    fn owner(&self, facts: &Facts) -> Owner {
         self.owner.unwrap_or(Owner {
-            uid: metadata.uid(),
-            gid: metadata.gid(),
+            uid: facts.uid,
+            gid: facts.gid,
         })
     }
 
     /// Makes a directory, or finds it.
     fn directory(&self, entry: &Entry, parent: InodeId) -> Result<Arc<Inode>, Undone> {
-        let (metadata, name) = (&entry.metadata, &entry.name[..]);
-        let files = self.volume.files();
+        let (facts, name) = (&entry.facts, &entry.name[..]);
+        let files = self.ground.calls;
         let inode = match files.lookup(parent, name) {
             Ok(found) if files.attributes(found.inode)?.is_directory() => {
-                Some(files.inode(found.inode)?)
+                Some(self.ground.volume.files().inode(found.inode)?)
             }
             Ok(_) => {
                 files.unlink(parent, name)?;
@@ -229,7 +273,7 @@ impl Work<'_> {
         let inode = match inode {
             Some(inode) => inode,
             None => {
-                let new = NewInode::new(metadata.mode(), self.owner(metadata));
+                let new = NewInode::new(facts.mode, self.owner(facts));
                 files.create(parent, name, &new)?
             }
         };
@@ -238,15 +282,27 @@ impl Work<'_> {
     }
 
     /// Copies what is not a directory.
-    fn file(&mut self, entry: &Entry, parent: InodeId, host: &mut Ahead) -> Result<(), Undone> {
-        let is_again = self.unlinked.remove(&identity(&entry.metadata));
-        if !is_again || !entry.metadata.is_file() {
+    fn file(
+        &mut self,
+        entry: &Entry,
+        parent: InodeId,
+        host: &mut impl Source,
+    ) -> Result<(), Undone> {
+        let is_again = self.unlinked.contains(&entry.facts.identity);
+        if !is_again || !entry.facts.is_file() {
             return self.file_from(entry, parent, host);
         }
-        let own = Arc::clone(&self.own);
-        let mut again = Ahead::new(entry.path.clone(), entry.name.clone(), own)?;
+        let Some(mut again) = host.again(entry)? else {
+            return Err(Undone::Entry(Failure(
+                "it came with another of its names, which is left out".to_owned(),
+            )));
+        };
+        self.unlinked.remove(&entry.facts.identity);
         match again.next()? {
-            Some(Event::Entry(entry)) => self.file_from(&entry, parent, &mut again),
+            Some(Event::Entry(mut found)) => {
+                found.name.clone_from(&entry.name);
+                self.file_from(&found, parent, &mut again)
+            }
             Some(Event::LeftOut(undone)) => Err(undone),
             _ => Err(Undone::Entry(Failure("it is no file any more".to_owned()))),
         }
@@ -258,10 +314,10 @@ impl Work<'_> {
         &mut self,
         entry: &Entry,
         parent: InodeId,
-        host: &mut Ahead,
+        host: &mut impl Source,
     ) -> Result<(), Undone> {
-        let (metadata, name) = (&entry.metadata, &entry.name[..]);
-        let files = self.volume.files();
+        let (facts, name) = (&entry.facts, &entry.name[..]);
+        let (files, volume) = (self.ground.calls, self.ground.volume);
         let old = match files.lookup(parent, name) {
             Ok(found) if files.attributes(found.inode)?.is_directory() => {
                 return Err(FsError::IsADirectory.into());
@@ -270,36 +326,29 @@ impl Work<'_> {
             Err(FsError::NotFound) => None,
             Err(error) => return Err(error.into()),
         };
-        let several_names = metadata.nlink() > 1;
-        let identity = identity(metadata);
+        let several_names = facts.links > 1;
+        let identity = facts.identity;
         if several_names && let Some(id) = self.linked.get(&identity) {
-            if metadata.is_file() {
+            if facts.is_file() {
                 while next_data(host)?.is_some() {}
             }
-            if id.tree != parent.tree {
+            if id.tree != parent.tree && !self.ground.is_mounted() {
                 // No inode has names in two subvolumes, so the content is
                 // shared.
-                self.volume.clone_tree(*id, parent, name, &mut |_| {})?;
+                volume.clone_tree(*id, parent, name, &mut |_| {})?;
                 return Ok(());
             }
             return Ok(self.give_name(*id, parent, name, old)?);
         }
-        let mut new = NewInode::new(metadata.mode(), self.owner(metadata));
-        if metadata.is_symlink() {
-            new = NewInode::symlink(entry.target.as_os_str().as_bytes(), self.owner(metadata));
+        let mut new = NewInode::new(facts.mode, self.owner(facts));
+        if facts.is_link() {
+            new = NewInode::symlink(entry.target.as_os_str().as_bytes(), self.owner(facts));
         }
-        if matches!(
-            metadata.mode() & libc::S_IFMT,
-            libc::S_IFCHR | libc::S_IFBLK
-        ) {
-            let (major, minor) = (
-                rustix::fs::major(metadata.rdev()),
-                rustix::fs::minor(metadata.rdev()),
-            );
-            new.rdev = (u64::from(major) << 20) | u64::from(minor);
+        if facts.is_device() {
+            new.rdev = facts.rdev;
         }
         let inode = files.create_unnamed(parent, &new)?;
-        files.pin(&inode);
+        volume.files().pin(&inode);
         let flagged = self.set_flags(entry, &inode).map_err(Undone::from);
         let filled = flagged.and_then(|()| self.fill(entry, &inode, host));
         let made = filled.and_then(|bytes| {
@@ -307,10 +356,11 @@ impl Work<'_> {
             Ok(bytes)
         });
         // If it got no name, this removes it.
-        let unpinned = self.volume.files().unpin(&inode, 1);
+        let unpinned = volume.files().unpin(&inode, 1);
         let bytes = made?;
         unpinned?;
         if several_names {
+            self.keep(0)?;
             self.linked.insert(identity, inode.id);
         }
         if bytes > 0 {
@@ -321,19 +371,25 @@ impl Work<'_> {
 
     /// Fills a new inode with data and metadata. Returns the number of bytes
     /// written.
-    fn fill(&mut self, entry: &Entry, inode: &Arc<Inode>, host: &mut Ahead) -> Result<u64, Undone> {
+    fn fill(
+        &mut self,
+        entry: &Entry,
+        inode: &Arc<Inode>,
+        host: &mut impl Source,
+    ) -> Result<u64, Undone> {
+        let volume = self.ground.volume;
         let mut bytes = 0;
-        if entry.metadata.is_file() {
+        if entry.facts.is_file() {
             while let Some((at, data)) = next_data(host)? {
                 self.tally.check_interrupt()?;
-                self.volume.write_at(inode, at, &data)?;
+                volume.write_at(inode, at, &data)?;
                 self.tally.data(data.len());
                 bytes += data.len() as u64;
             }
             // The end may be a hole.
-            let size = entry.metadata.len();
-            if self.volume.files().attributes_of(inode)?.size < size {
-                self.volume.files().truncate(inode, size)?;
+            let size = entry.facts.size;
+            if volume.files().attributes_of(inode)?.size < size {
+                volume.files().truncate(inode, size)?;
             }
         }
         self.metadata(entry, inode)?;
@@ -348,7 +404,7 @@ impl Work<'_> {
         name: &[u8],
         old: Option<InodeId>,
     ) -> Result<(), FsError> {
-        let files = self.volume.files();
+        let files = self.ground.calls;
         match old {
             None => return files.link(id, parent, name),
             Some(old) if old == id => return Ok(()),
@@ -359,7 +415,7 @@ impl Work<'_> {
         files.link(id, parent, beside)?;
         let place = |name| butterfs::Place { dir: parent, name };
         let mode = RenameMode::Replace;
-        let moved = files.rename(place(beside), place(name), mode, OldName::Free);
+        let moved = files.rename(place(beside), place(name), mode);
         if moved.is_err() {
             // Its own error comes first.
             let _ = files.unlink(parent, beside);
@@ -368,25 +424,35 @@ impl Work<'_> {
     }
 
     fn metadata(&mut self, entry: &Entry, inode: &Arc<Inode>) -> Result<(), Undone> {
-        let metadata = &entry.metadata;
-        let files = self.volume.files();
-        let owner = self.owner(metadata);
+        let facts = &entry.facts;
+        let files = self.ground.calls;
+        let wanted = self.owner(facts);
+        let given = files.owner_given(wanted);
+        let is_kept = given.uid == Some(wanted.uid) && given.gid == Some(wanted.gid);
+        if !is_kept {
+            self.tally.refuse();
+        }
         let mut set = SetAttributes {
-            uid: Some(owner.uid),
-            gid: Some(owner.gid),
+            uid: given.uid,
+            gid: given.gid,
             ..SetAttributes::default()
         };
-        if !metadata.is_symlink() {
-            set.mode = Some(metadata.mode());
+        if !facts.is_link() {
+            // A program must not lend the rights of somebody else.
+            let lent = match is_kept {
+                true => 0,
+                false => libc::S_ISUID | libc::S_ISGID,
+            };
+            set.mode = Some(facts.mode & !lent);
         }
         if !entry.attributes.is_empty() {
             // The system calls that follow have rules by owner and mode, and
             // change times.
-            files.set_attributes(inode, &set)?;
+            files.set_attributes(inode.id, &set)?;
             set = SetAttributes::default();
         }
         for (name, value) in &entry.attributes {
-            match files.set_xattr(inode, name, value, SetMode::Any) {
+            match files.set_xattr(inode, name, value) {
                 Ok(()) => {}
                 Err(FsError::NotSupported(_)) => self.tally.refuse(),
                 Err(error) => {
@@ -397,25 +463,15 @@ impl Work<'_> {
                 }
             }
         }
-        let birth = metadata.created().ok();
-        let birth = birth.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        set.atime = Some(time(metadata.atime(), metadata.atime_nsec()));
-        set.mtime = Some(time(metadata.mtime(), metadata.mtime_nsec()));
-        set.btime = birth.map(|since| Timespec {
-            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-            nanoseconds: since.subsec_nanos(),
-        });
-        Ok(files.set_attributes(inode, &set)?)
+        set.atime = Some(SetTime::At(facts.atime));
+        set.mtime = Some(SetTime::At(facts.mtime));
+        set.btime = facts.birth;
+        Ok(files.set_attributes(inode.id, &set)?)
     }
 }
 
-/// What all names of a file of the host have in common.
-fn identity(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
-}
-
 /// The next data of the file that is being read; `None` at its end.
-fn next_data(host: &mut Ahead) -> Result<Option<(u64, Vec<u8>)>, Undone> {
+fn next_data(host: &mut impl Source) -> Result<Option<(u64, Vec<u8>)>, Undone> {
     match host.next()? {
         Some(Event::Data(at, data)) => Ok(Some((at, data))),
         Some(Event::End) => Ok(None),
@@ -424,11 +480,4 @@ fn next_data(host: &mut Ahead) -> Result<Option<(u64, Vec<u8>)>, Undone> {
             "internal error, please report it: a file without an end".to_owned(),
         ))),
     }
-}
-
-fn time(seconds: i64, nanoseconds: i64) -> SetTime {
-    SetTime::At(Timespec {
-        seconds,
-        nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
-    })
 }

@@ -233,7 +233,7 @@ impl<'a> Work<'a> {
             done,
             left_out: &tally.left_out,
             told: tally.bar.done(),
-            asked: tally.interrupt.asked(),
+            asked: tally.asked(),
             buffer: Vec::new(),
         }
     }

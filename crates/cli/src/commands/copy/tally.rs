@@ -4,6 +4,8 @@ use crate::fail::{Done, Failure, fail};
 use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
 use crate::left_out::{LeftOut, OnUndone};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// What was copied so far.
 pub struct Tally {
@@ -18,8 +20,8 @@ pub struct Tally {
     pub refused: u64,
     /// What could not be copied.
     pub left_out: LeftOut,
-    /// Whether somebody wants it to end.
-    pub interrupt: Interrupt,
+    /// Whether somebody wants it to end. A server learns that from its calls.
+    pub interrupt: Option<Interrupt>,
 }
 
 impl Tally {
@@ -32,13 +34,32 @@ impl Tally {
             files: 0,
             bytes: 0,
             refused: 0,
-            interrupt: Interrupt::watch()?,
+            interrupt: Some(Interrupt::watch()?),
         })
+    }
+
+    /// Nothing yet, for a server: shown by nobody.
+    pub fn of_server() -> Self {
+        let bar = FilesBar::new(true);
+        Self {
+            left_out: LeftOut::new(OnUndone::GoesOn, &bar),
+            bar,
+            files: 0,
+            bytes: 0,
+            refused: 0,
+            interrupt: None,
+        }
     }
 
     /// Fails if the user wants the copying to end.
     pub fn check_interrupt(&self) -> Done {
-        self.interrupt.check()
+        self.interrupt.as_ref().map_or(Ok(()), Interrupt::check)
+    }
+
+    /// Becomes true when the user wants the copying to end.
+    pub fn asked(&self) -> Arc<AtomicBool> {
+        let interrupt = self.interrupt.as_ref();
+        interrupt.map_or_else(Arc::default, Interrupt::asked)
     }
 
     /// Counts a file.
