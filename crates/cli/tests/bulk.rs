@@ -689,6 +689,70 @@ fn an_interrupted_transfer_leaves_whole_files() {
     end(&bench, mounted);
 }
 
+#[test]
+fn processes_with_rules_of_their_own_are_refused() {
+    if !can_mount() || !is_root() {
+        println!("skipped: acting as another user needs root");
+        return;
+    }
+    let bench = open_bench();
+    let mounted = bench.mount("rw,allow_other");
+    let shared = bench.path("mnt/shared");
+    fs::create_dir(&shared).expect("a directory");
+    chown(&shared, Some(0), Some(12345)).expect("an owner");
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o770)).expect("a mode");
+    for name in ["one", "two"] {
+        fs::write(shared.join(name), name).expect("a file");
+    }
+    let run = |before: &[&str], words: &[&str]| {
+        let mut command = Command::new(before[0]);
+        command.args(&before[1..]).arg("./butterfs").args(words);
+        let output = command.current_dir(bench.path("")).output();
+        output.expect("it runs")
+    };
+    let user = ["setpriv", "--reuid=65534", "--regid=65534"];
+    let remove = ["rm", "mnt/shared/one"];
+    let wanted = &["does not act for this process"];
+    let caps = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"];
+    for more in [
+        &["--clear-groups", caps[0], caps[1]][..],
+        &["--clear-groups", "--no-new-privs", "--groups=12345"][1..],
+    ] {
+        refused(&run(&[&user[..], more].concat(), &remove), wanted);
+    }
+    // Root of another user namespace is nobody special here.
+    let output = run(&["unshare", "--user", "--map-root-user"], &remove);
+    if !said(&output).contains("unshare") {
+        refused(&output, wanted);
+    }
+    refused(
+        &run(&[&user[..], &["--clear-groups"]].concat(), &remove),
+        &["ermission denied"],
+    );
+    assert!(shared.join("one").exists());
+    // Further groups count.
+    let member = run(&[&user[..], &["--groups=7,12345"]].concat(), &remove);
+    assert!(member.status.success(), "{}", said(&member));
+    assert!(!shared.join("one").exists());
+    // So do access control lists.
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o700)).expect("a mode");
+    let set = Command::new("setfacl")
+        .args(["-m", "u:65534:rwx"])
+        .arg(&shared)
+        .status();
+    if set.is_ok_and(|status| status.success()) {
+        let named = run(
+            &[&user[..], &["--clear-groups"]].concat(),
+            &["rm", "mnt/shared/two"],
+        );
+        assert!(named.status.success(), "{}", said(&named));
+        assert!(!shared.join("two").exists());
+    } else {
+        println!("skipped: setfacl is not installed");
+    }
+    end(&bench, mounted);
+}
+
 /// Asks as no tool of ours does. Arguments: the mountpoint, a directory on it.
 /// Prints an answer's text for each request.
 const HOSTILE: &str = r#"

@@ -36,7 +36,7 @@ pub use tally::Tally;
   butterfs copy -o compress=zstd ~/photos disk.img:/
   butterfs copy disk.img:/etc disk.img:/home /tmp/rescued
   butterfs cp disk.img:/etc disk.img:/etc.before      within a volume: shares its data
-  butterfs copy ~/photos /mnt                         onto a mount: as fast as into a volume
+  butterfs copy ~/photos /mnt                         onto a mount, by its server
 
 An existing directory as destination gets the sources put into it; of DIR/. it
 gets what is in DIR. Directories are merged, files replaced. Within a volume the

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[command(after_help = "Examples:
   butterfs rm disk.img:/etc/nologin
   butterfs rm -r disk.img:/var/cache/apt
-  butterfs rm -r /mnt/var/cache/apt       on a mount: as fast as in a volume
+  butterfs rm -r /mnt/var/cache/apt       on a mount, by its server
 
 What cannot be removed is named, all else is removed, and the exit code is 1. A directory that
 holds a subvolume stays whole; `butterfs subvolume delete` deletes subvolumes.")]

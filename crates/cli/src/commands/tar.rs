@@ -23,7 +23,7 @@ pub use sent::Order;
   butterfs tar create -f etc.tar disk.img:/etc
   butterfs tar create disk.img:/ | zstd > all.tar.zst
   butterfs tar extract -f rootfs.tar.gz disk.img:/
-  butterfs tar extract -f rootfs.tar.gz /mnt/root     on a mount: as fast as in a volume")]
+  butterfs tar extract -f rootfs.tar.gz /mnt/root     on a mount, by its server")]
 pub struct Tar {
     #[command(subcommand)]
     what: What,

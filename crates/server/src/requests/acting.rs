@@ -19,9 +19,9 @@ use super::protected::KEPT;
 use super::server::Server;
 use butterfs::access::{Capability, Credentials, Guarded, Wanted};
 use butterfs::{
-    Access, Attributes, Calls, FsError, GivenOwner, Inode, InodeFlags, InodeId, ListedEntry,
-    NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes, SetMode, SetTime,
-    Target, TreeId,
+    Access, AccessTimes, Attributes, Calls, FsError, GivenOwner, Inode, InodeFlags, InodeId,
+    ListedEntry, NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes, SetMode,
+    SetTime, Target, TreeId,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fmt;
@@ -386,9 +386,10 @@ impl Calls for Acting {
                 "the directory has more names than a server keeps in memory for others",
             ));
         }
-        let inode = self.files().inode(dir)?;
-        self.files()
-            .accessed(&inode, self.server.mount.directory_access_times);
+        let times = self.server.mount.directory_access_times;
+        if times != AccessTimes::Never {
+            self.files().accessed(&*self.files().inode(dir)?, times);
+        }
         listed
     }
 
