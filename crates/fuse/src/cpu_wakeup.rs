@@ -415,7 +415,7 @@ impl CpuWakeup {
         }
         match std::thread::Builder::new().name(name).spawn(work) {
             Ok(thread) => threads.push(thread),
-            Err(error) => tracing::debug!(%error, "CPUs are not kept wakeup"),
+            Err(error) => tracing::debug!(%error, "CPUs are not kept awake"),
         }
     }
 
@@ -474,7 +474,7 @@ impl CpuWakeup {
             Way::Hold => be_idle_class(),
         };
         if !placement.on(cpu) || !is_yielding {
-            tracing::debug!(cpu, "it is not kept wakeup");
+            tracing::debug!(cpu, "it is not kept awake");
             return;
         }
         let (mut doubles, mut excused) = (0, 0);
