@@ -4,8 +4,8 @@
 //! that the last commit does not have, and the file extents that changed since
 //! they were logged. Where a replay could go wrong, a commit is made instead.
 //! These cases are: files of the last commit whose names changed, names that
-//! another inode had and that still exists, directories that the last commit
-//! does not have, subvolumes of which a snapshot was made, links and special
+//! another inode had and that still exists (unless the log says that this inode
+//! lost the name, see `fsync`), directories that the last commit does not have, subvolumes of which a snapshot was made, links and special
 //! files.
 
 use super::copy::{Items, forget_extents, items, write_items};
