@@ -111,7 +111,8 @@ const QUESTIONS: &[&str] = &[
 ];
 
 /// Operations on the whole volume. Names of loop devices, numbers of chunks and
-/// times are left out.
+/// times are left out, and whether the tool trims a new device, which it decides
+/// by what sysfs says of the device and not by the mount.
 const OPERATIONS: &[&str] = &[
     "btrfs scrub start -B . | grep 'Status\\|Error summary'; btrfs scrub status . | grep Status",
     "cat /sys/fs/btrfs/$(btrfs filesystem show . | sed -n 's/.*uuid: //p')/exclusive_operation",
@@ -127,11 +128,11 @@ const OPERATIONS: &[&str] = &[
     "btrfs filesystem resize 1m . 2>&1; btrfs filesystem resize cancel . 2>&1",
     "btrfs device remove 1 . 2>&1; btrfs device remove missing . 2>&1; btrfs device remove 7 . 2>&1",
     "for n in 1 2; do truncate -s 1G ../more$n; losetup -f --show ../more$n >../loop$n; done",
-    "btrfs device add -f $(cat ../loop1) . | grep -v discard; btrfs device usage -b . | grep -c ID",
+    "btrfs device add -f $(cat ../loop1) . | grep -v 'discard\\|TRIM'; btrfs device usage -b . | grep -c ID",
     "btrfs device add -f $(cat ../loop1) . 2>&1 | grep -c 'mounted\\|busy'",
     "btrfs balance start -dconvert=raid1 -mconvert=raid1 . | cut -d, -f1; btrfs filesystem df . | grep -c RAID1",
     "btrfs device remove 2 . 2>&1",
-    "btrfs replace start -B -f 2 $(cat ../loop2) . 2>&1 | grep -v discard; btrfs replace status -1 . | sed 's/ on .*, 0 w/, 0 w/'",
+    "btrfs replace start -B -f 2 $(cat ../loop2) . 2>&1 | grep -v 'discard\\|TRIM'; btrfs replace status -1 . | sed 's/ on .*, 0 w/, 0 w/'",
     "btrfs replace cancel . 2>&1; btrfs device stats . | grep -c ' 0$'; btrfs scrub start -B . | grep 'Error summary'",
     "btrfs balance start -f -dconvert=single -mconvert=dup . | cut -d, -f1",
     "btrfs device remove $(cat ../loop2) . && btrfs device usage -b . | grep -c ID",

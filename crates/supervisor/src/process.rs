@@ -141,6 +141,7 @@ impl News {
 /// # Errors
 /// See [`RunError`].
 pub fn run(program: &OsStr, arguments: &[OsString]) -> Result<End, RunError> {
+    verify_allowed()?;
     let (news, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(io::Error::from)?;
     let signals = take_signals()?;
     // SAFETY: this process has no other thread that could hold a lock.
@@ -160,6 +161,43 @@ pub fn run(program: &OsStr, arguments: &[OsString]) -> Result<End, RunError> {
             wait(program, File::from(news), &signals)
         }
     }
+}
+
+/// Errors if the kernel does not let this process watch calls. A child tries, so
+/// that this process stays as it is: its caller may do something else then.
+fn verify_allowed() -> Result<(), RunError> {
+    let filter = filter::program();
+    // SAFETY: this process has no other thread that could hold a lock, and the
+    // child makes system calls alone.
+    let child = match unsafe { libc::fork() } {
+        -1 => return Err(io::Error::last_os_error().into()),
+        0 => {
+            let error = match install_any(&filter) {
+                Ok(_) => 0,
+                Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
+            };
+            // SAFETY: ends the child without the destructors of the other one.
+            unsafe { libc::_exit(error) }
+        }
+        child => Pid::from_raw(child),
+    };
+    let waited = || waitpid(child, WaitOptions::empty());
+    let ended = rustix::io::retry_on_intr(waited).map_err(io::Error::from)?;
+    match ended.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => Ok(()),
+        error => Err(RunError::Refused(io::Error::from_raw_os_error(
+            error.unwrap_or(libc::EIO),
+        ))),
+    }
+}
+
+/// Installs the filter, and gives up the right to gain rights if that is the
+/// price. Between fork(2) and execve(2): it allocates nothing.
+fn install_any(filter: &[libc::sock_filter]) -> io::Result<OwnedFd> {
+    install(filter, Privileges::CanBeGained).or_else(|error| match error.raw_os_error() {
+        Some(libc::EACCES) => install(filter, Privileges::NeverGained),
+        _ => Err(error),
+    })
 }
 
 /// Takes signals again as this process did before [`run`].
@@ -308,12 +346,7 @@ fn begin(
             // SAFETY: the default action.
             unsafe { libc::signal(*signal, libc::SIG_DFL) };
         }
-        let installed =
-            install(&filter, Privileges::CanBeGained).or_else(|error| match error.raw_os_error() {
-                Some(libc::EACCES) => install(&filter, Privileges::NeverGained),
-                _ => Err(error),
-            });
-        hand_over(&other, installed)
+        hand_over(&other, install_any(&filter))
     };
     // SAFETY: the closure allocates nothing and takes no lock.
     unsafe { command.pre_exec(prepare) };
