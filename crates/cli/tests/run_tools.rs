@@ -65,7 +65,7 @@ const FILL: &str = "
     echo small > small
     fallocate -l 1M prealloc
     ln -s sub/inner link
-    sync
+    sync -f .
 ";
 
 /// Questions whose answers are the same on both.
