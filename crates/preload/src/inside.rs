@@ -16,7 +16,8 @@ impl Inside {
     /// `None` if the thread is inside already.
     pub(crate) fn enter() -> Option<Self> {
         let was = IS_INSIDE.replace(true);
-        (!was).then_some(Self(()))
+        // Made only then, because its end is the end of being inside.
+        (!was).then(|| Self(()))
     }
 }
 
